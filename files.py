@@ -33,7 +33,7 @@ FOLDER_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, er
 
 
 def cannot(verb: str, path: str | os.PathLike, error: OSError) -> InputError:
-    """The InputError for a system call that failed, e.g. `cannot write a.csv: No space left on device: free some ...`."""
+    """The InputError for a system call that failed, e.g. `cannot write a.csv: No space left on device: free ...`."""
     if error.errno == errno.ENOENT:
         remedy = "check the path"
     elif verb == "read":
