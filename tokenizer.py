@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from errors import InputError
 from files import atomic_write, cannot, read_json, write_json
+from weights import locate
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 DEFAULT_MAX_LENGTH = 512  # the positions of every checkpoint that the BERT paper released
@@ -95,9 +96,7 @@ class BertTokenizer:
         Download options (`local_files_only`, `cache_dir`, ...) are accepted for callers written for a hub and have no
         effect: nothing is downloaded here. Raises InputError if there is no such model.
         """
-        from weights import find  # here, because finding weights needs torch and tokenizing doesn't
-
-        return cls.from_folder(find(name_or_dir).path)
+        return cls.from_folder(locate(name_or_dir))
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> "BertTokenizer":

