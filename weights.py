@@ -396,6 +396,19 @@ def read_state(folder: str | os.PathLike) -> "dict[str, torch.Tensor]":
     return dict(state)
 
 
+def write_state(folder: str | os.PathLike, state: "dict[str, torch.Tensor]") -> None:
+    """Writes name -> tensor as the folder's model.safetensors, whole or not at all. Raises InputError where it can't.
+
+    The tensors may live on any device; no two may share memory (safetensors has no words for that).
+    """
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    with atomic_write(Path(folder) / SAFETENSORS, "wb") as file:
+        # transformers loads a file only if it says which library's tensors these are.
+        file.write(save(tensors, metadata={"format": "pt"}))
+
+
 def _refuse_impostors(path: Path) -> None:
     """Raises InputError for the two small texts that downloads leave in the place of weights."""
     try:

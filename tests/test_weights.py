@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save, save_file
 
 import weights
@@ -222,6 +223,19 @@ def test_tensors_come_back(tmp_path, kind):
     state = weights.read_state(tmp_path)
     assert state.keys() == STATE.keys()
     assert all(torch.equal(state[key], STATE[key]) for key in STATE)
+
+
+def test_what_is_written_comes_back_and_a_full_disk_costs_nothing(tmp_path, monkeypatch):
+    transposed = {**STATE, "pooler.dense.weight": torch.arange(6.0).reshape(2, 3).T.requires_grad_()}
+    weights.write_state(tmp_path / "best", transposed)
+    state = weights.read_state(tmp_path / "best")
+    assert {name: tensor.tolist() for name, tensor in state.items()} == {n: t.tolist() for n, t in transposed.items()}
+    with safe_open(tmp_path / "best" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    monkeypatch.setattr(os, "fsync", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert "free some space on that disk" in refusal(weights.write_state, tmp_path / "best", {"a": torch.zeros(1)})
+    assert weights.read_state(tmp_path / "best").keys() == transposed.keys()
+    assert os.listdir(tmp_path / "best") == ["model.safetensors"]
 
 
 def test_safetensors_are_preferred(tmp_path):
