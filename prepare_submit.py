@@ -1,0 +1,358 @@
+"""Checks the six prediction files and zips them with the code, as the course's leaderboard wants them.
+
+Follows the CS 224N default project: its prediction format, its score, and the archive its own prepare_submit.py makes.
+
+    python prepare_submit.py                              zips what stands in predictions/
+    python prepare_submit.py --sst RUN --para RUN --sts RUN    takes each task's predictions from the run named
+"""
+
+import argparse
+import ast
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+import weights
+from course_data import is_course_file
+from datasets import Table, read_examples
+from errors import InputError
+from evaluation import METRICS
+from files import atomic_write, cannot, read_json, sha256
+from tasks import PARA, SST, STS, Task, leaderboard_score
+
+ROOT = Path(__file__).resolve().parent
+ARCHIVE = "cs224n_default_final_project_submission.zip"
+SUBMITTED = (SST, PARA, STS)
+SPLITS = ("dev", "test")
+# The poster's best test submission: each task from its best experiment.
+POSTER = {"sst": 0.524, "para": 0.842, "sts": 0.826}
+POSTER_SCORE = 0.759  # as it is printed there; the rounded scores above give .7597
+# The course allows what its own setup installs; these bring other pretrained models.
+FORBIDDEN_IMPORTS = {"transformers", "sentence_transformers"}
+ROW = re.compile(r"(\S+) , (\S+) ")
+
+
+@dataclass
+class Submission:
+    """What would be zipped, and what speaks against it.
+
+    errors: would cost a submission, never zipped. objections: the leaderboard would take it but the course would not
+    allow it, or it is likely a mistake; zipped with --force.
+    """
+
+    root: Path
+    contents: dict[str, bytes] = field(default_factory=dict)  # prediction file's name -> bytes
+    runs: dict[str, Path | None] = field(default_factory=dict)  # task -> the run that predicted
+    scores: dict[str, float | None] = field(default_factory=dict)  # task -> metric on dev
+    errors: list[str] = field(default_factory=list)
+    objections: list[str] = field(default_factory=list)
+
+    def attempt(self, check: Callable, *arguments):
+        """The check's answer; what it raises is noted, so that one look shows everything that is wrong."""
+        try:
+            return check(*arguments)
+        except InputError as error:
+            if str(error) not in self.errors:
+                self.errors.append(str(error))
+            return None
+
+
+# --- one prediction file -----------------------------------------------------------------------------------------
+
+
+def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]:
+    """id -> value. Raises InputError, naming file and line, for what is not written as the course writes it."""
+    try:
+        lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}, line {line}: not UTF-8: write the predictions again") from error
+    if b"\r" in content:
+        raise InputError(f"{name}: carriage returns: write it with newlines alone, as the course does")
+    if lines[0] != task.header:
+        raise InputError(f"{name}, line 1: the header is {lines[0]!r}, wanted {task.header!r}: write it so")
+    if lines[-1] != "" or len(lines) < 2:
+        raise InputError(f"{name}, line {len(lines)}: the last line has no end, so it is cut off: predict again")
+    values: dict[str, float] = {}
+    for number, line in enumerate(lines[1:-1], start=2):
+        match = ROW.fullmatch(line)
+        if not match:
+            raise InputError(f"{name}, line {number}: {line!r}, wanted 'id , value ' (spaces included): write it so")
+        key, text = match.groups()
+        if key in values:
+            raise InputError(f"{name}, line {number}: id {key!r} for the second time: predict each id once")
+        values[key] = _value(task, text, f"{name}, line {number}")
+    return values
+
+
+def _value(task: Task, text: str, where: str) -> float:
+    """A prediction as a number. Raises InputError where a task's values are others."""
+    low, high = task.label_range
+    whole = r"[0-9]+" if task.label_kind == "class" else r"[0-9]+(\.0+)?"
+    if task.label_kind == "score":
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        # No range: the leaderboard correlates, and a correlation doesn't care about the scale.
+        if np.isfinite(value):
+            return value
+        raise InputError(f"{where}: {text!r}, wanted a finite number: predict again")
+    if re.fullmatch(whole, text) and low <= float(text) <= high:
+        return float(text)
+    raise InputError(f"{where}: {text!r}, wanted a whole number from {low} to {high}: predict again")
+
+
+def check_ids(values: dict[str, float], table: Table, name: str) -> None:
+    """Raises InputError unless the ids are exactly those of the data file."""
+    wanted = [example.id for example in table]
+    missing = [key for key in wanted if key not in values]
+    foreign = sorted(values.keys() - set(wanted))
+    for keys, problem in ((missing, "without a prediction"), (foreign, f"not in {table.path}")):
+        if keys:
+            ids = "1 id" if len(keys) == 1 else f"{len(keys)} ids"
+            some = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            raise InputError(f"{name}: {ids} {problem} ({some}): predict {table.path} again")
+
+
+# --- where predictions come from ---------------------------------------------------------------------------------
+
+
+def find_run(root: Path, name: str) -> Path:
+    """The folder of a run given as a path or as a name below runs/."""
+    for folder in (Path(name), root / "runs" / name):
+        if (folder / "config.json").is_file():
+            return folder
+    raise InputError(f"{name}: no run there (no config.json): name a folder in runs/")
+
+
+def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -> None:
+    """Reads the six files, from a task's chosen run or from predictions/, and finds the runs they are of."""
+    for task in SUBMITTED:
+        folder = chosen[task.name] / "predictions" if task.name in chosen else root / "predictions"
+        names = [task.predictions_file(split) for split in SPLITS]
+        for name in names:
+            try:
+                submission.contents[name] = (folder / name).read_bytes()
+            except FileNotFoundError:
+                how = "python multitask_classifier.py --option finetune writes it"
+                submission.errors.append(f"{shown(root, folder / name)} is missing: {how}")
+            except OSError as error:
+                submission.errors.append(str(cannot("read", folder / name, error)))
+        submission.runs[task.name] = chosen.get(task.name) or _matching_run(root, names, submission.contents)
+
+
+def _matching_run(root: Path, names: list[str], contents: dict[str, bytes]) -> Path | None:
+    """The newest run whose predictions are these, byte for byte."""
+    configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for config in configs:
+        files = [config.parent / "predictions" / name for name in names]
+        if all(f.is_file() and f.read_bytes() == contents.get(f.name) for f in files):
+            return config.parent
+    return None
+
+
+def shown(root: Path, path: Path) -> str:
+    """`path` as it is typed in the repository's folder."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def data_file(submission: Submission, task: Task, split: str, folder: Path | None) -> Path:
+    """The data file that the predictions of a task and split are for: of --data, of the run, or where data stands.
+
+    Raises InputError if it has changed since the run.
+    """
+    root, run = submission.root, submission.runs[task.name]
+    if folder is not None or run is None:
+        here = root / "data" if (root / "data" / task.files[split]).is_file() else root / "data" / "sample"
+        return (folder or here) / task.files[split]
+    path = root / _recorded(run, "data", task.name, split, "path")
+    if not path.is_file() or sha256(path) != _recorded(run, "data", task.name, split, "sha256"):
+        state = "has changed since" if path.is_file() else "is gone since"
+        raise InputError(f"{shown(root, path)} {state} {shown(root, run)} used it: restore it, or name it with --data")
+    return path
+
+
+def _recorded(run: Path, *keys: str):
+    """What a run's config.json says under these keys. Raises InputError where it doesn't."""
+    value = read_json(run / "config.json")
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            raise InputError(f"{run / 'config.json'} has no {'.'.join(keys)}: run again, or name another run")
+        value = value[key]
+    return value
+
+
+# --- checks ------------------------------------------------------------------------------------------------------
+
+
+def check_predictions(submission: Submission, task: Task, split: str, folder: Path | None) -> None:
+    """Checks one file against its data file; dev predictions are scored."""
+    name = task.predictions_file(split)
+    values = parse_predictions(task, submission.contents[name], f"predictions/{name}")
+    label = task.label if split == "dev" else None
+    path = data_file(submission, task, split, folder)
+    table = read_examples(
+        path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range
+    )
+    check_ids(values, table, f"predictions/{name}")
+    if len(values) > 1 and len(set(values.values())) == 1:
+        value = next(iter(values.values()))
+        submission.objections.append(f"predictions/{name}: every prediction is {value:g}: the model learned nothing")
+    if split == "dev":
+        predictions = np.array([values[example.id] for example in table])
+        labels = np.array([example.label for example in table], dtype=float)
+        submission.scores[task.name] = METRICS[task.metric](labels, predictions)
+
+
+def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
+    """Notes as objections the weights and data that the course does not allow."""
+    root, name = submission.root, shown(submission.root, run)
+    if _recorded(run, "model", "sha256") != weights.BERT_BASE.tensors.sha256:
+        used = _recorded(run, "model", "name")
+        submission.objections.append(f"{name} started from {used}: the course allows {weights.BERT_BASE.name} alone")
+    foreign = []
+    for task in _recorded(run, "data"):
+        for split in _recorded(run, "data", task):
+            recorded = Path(_recorded(run, "data", task, split, "path"))
+            path = folder / recorded.name if folder else root / recorded
+            same = path.is_file() and sha256(path) == _recorded(run, "data", task, split, "sha256")
+            if not same or not is_course_file(path):
+                foreign.append(shown(root, path))
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        submission.objections.append(f"{name} used data that is not the course's: {foreign[0]}{more}")
+
+
+def check_code(submission: Submission, paths: list[Path]) -> None:
+    """Notes as an objection each file that imports what the course does not allow."""
+    for path in paths:
+        try:
+            tree = ast.parse(path.read_bytes(), filename=str(path))
+        except (SyntaxError, ValueError) as error:
+            submission.objections.append(f"{path.name} does not parse ({error}): correct it, or move it away")
+            continue
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for name in sorted({name.split(".")[0] for name in names} & FORBIDDEN_IMPORTS):
+                submission.objections.append(f"{path.name}, line {node.lineno}: the course doesn't allow {name}")
+
+
+def members(root: Path) -> tuple[list[Path], list[Path]]:
+    """The top-level Python files, and what stands in predictions/, sorted by name.
+
+    Hidden files and folders are no part of a submission. Raises InputError for a link that leads out of the folder.
+    """
+    code = sorted(path for path in root.glob("*.py") if path.is_file())
+    predictions = sorted(p for p in (root / "predictions").glob("*") if p.is_file() and not p.name.startswith("."))
+    for path in code + predictions:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise InputError(f"{shown(root, path)} leads out of {root}, to {path.resolve()}: put the file itself there")
+    return code, predictions
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def examine(root: Path, chosen: dict[str, Path], folder: Path | None) -> Submission:
+    """Reads and checks everything; changes nothing."""
+    submission = Submission(root)
+    read_contents(root, chosen, submission)
+    for task in SUBMITTED:
+        for split in SPLITS:
+            if task.predictions_file(split) in submission.contents:
+                submission.attempt(check_predictions, submission, task, split, folder)
+    for run in dict.fromkeys(run for run in submission.runs.values() if run):
+        submission.attempt(check_rules, submission, run, folder)
+    unknown = [name for name, run in submission.runs.items() if run is None]
+    if unknown and not submission.errors:
+        which = ", ".join(unknown)
+        submission.objections.append(
+            f"no run in runs/ predicted both files of {which}, so the weights and data used are unknown: "
+            f"name the run with --{unknown[0]}"
+        )
+    code, _ = submission.attempt(members, root) or ([], [])
+    check_code(submission, code)
+    return submission
+
+
+def write_archive(root: Path) -> int:
+    """Writes the zip, whole or not at all, the same bytes for the same files; returns the number of members."""
+    code, predictions = members(root)
+    named = {path.name: path for path in code} | {f"predictions/{path.name}": path for path in predictions}
+    with atomic_write(root / ARCHIVE, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name in sorted(named):
+            # A fixed date and mode, and no compression, whose bytes depend on the library's version.
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system = 3
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, named[name].read_bytes())
+    return len(named)
+
+
+def describe(submission: Submission) -> None:
+    """Prints where the predictions come from and what score to expect."""
+    for name, run in submission.runs.items():
+        print(f"{name:<5} {shown(submission.root, run) if run else 'predictions/, of no known run'}")
+    if len(submission.scores) < len(SUBMITTED):
+        return
+    print(f"\n{'':<22}{'metric':<10}{'dev':>9}{'poster, test':>14}")
+    for task in SUBMITTED:
+        score = submission.scores[task.name]
+        text = "undefined" if score is None else f"{score:.3f}"
+        print(f"{task.title:<22}{task.metric:<10}{text:>9}{POSTER[task.name]:>14.3f}")
+    expected = leaderboard_score(submission.scores)
+    print(f"{'leaderboard score':<32}{expected:>9.3f}{POSTER_SCORE:>14.3f}\n")
+
+
+def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool) -> None:
+    """The whole command below `root`. Raises InputError, after printing what is wrong, where nothing is zipped."""
+    runs = {name: find_run(root, run) for name, run in chosen.items()}
+    submission = examine(root, runs, folder)
+    describe(submission)
+    for line in submission.errors + ([] if force else submission.objections):
+        print(f"error: {line}", file=sys.stderr)
+    old = " (the one there is from before)" if (root / ARCHIVE).exists() else ""
+    if submission.errors:
+        raise InputError(f"{ARCHIVE} was not written{old}: a submission with these faults is lost: correct them first")
+    if submission.objections and not force:
+        raise InputError(f"{ARCHIVE} was not written{old}: --force writes it all the same")
+    for line in submission.objections:
+        print(f"warning: {line}", file=sys.stderr)
+    for name in runs:
+        for split in SPLITS:
+            file_name = next(task for task in SUBMITTED if task.name == name).predictions_file(split)
+            with atomic_write(root / "predictions" / file_name, "wb") as file:
+                file.write(submission.contents[file_name])
+    count = write_archive(root)
+    print(f"wrote {ARCHIVE}: {count} files, SHA-256 {sha256(root / ARCHIVE)[:12]}")
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        description="Check the six prediction files and zip them with the code for the course's leaderboard."
+    )
+    for task in SUBMITTED:
+        parser.add_argument(
+            f"--{task.name}", metavar="RUN", help=f"take {task.title} from this run (default: what predictions/ holds)"
+        )
+    parser.add_argument("--data", type=Path, help="folder of the data files (default: those that the runs used)")
+    parser.add_argument("--force", action="store_true", help="zip also what the course may not allow")
+    args = parser.parse_args(arguments)
+    chosen = {task.name: getattr(args, task.name) for task in SUBMITTED if getattr(args, task.name)}
+    try:
+        prepare(root, chosen, args.data, args.force)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
