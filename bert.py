@@ -1,0 +1,376 @@
+"""BERT, written out: embeddings, self-attention, Transformer layers, and the model that stacks them.
+
+Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers" (arXiv 1810.04805), on the encoder of
+Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762). Parameter names are those of Hugging Face's
+checkpoints, so that any BERT encoder loads.
+
+Shapes, here and everywhere in this repository:
+    B sentences   T tokens of the longest sentence   H hidden size   N attention heads   D = H / N head size   L layers
+    R real tokens of a whole batch (padding left out; see packed.py)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import weights
+from errors import InputError
+from files import read_json, write_json
+from packed import SWITCHES, Layout, add_dropout, dropout, packed_attention
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The numbers that make one BERT differ from another. Defaults are bert-base-uncased's."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    def __post_init__(self):
+        if self.hidden_act not in ACTIVATIONS:
+            raise InputError(f"config: hidden_act {self.hidden_act!r} is not known; known: {', '.join(ACTIVATIONS)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"config: hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+
+    @classmethod
+    def from_dict(cls, values: dict, source: str = "config") -> BertConfig:
+        """Read Hugging Face's config.json; keys we do not use are ignored, an architecture we are not is refused."""
+        kind = values.get("model_type", "bert")
+        if kind != "bert":
+            raise InputError(f"{source}: model_type is {kind!r}; only 'bert' can be loaded here")
+        position = values.get("position_embedding_type", "absolute")
+        if position != "absolute":
+            raise InputError(f"{source}: position_embedding_type is {position!r}; only 'absolute' is supported")
+        known = {field.name: field.type for field in dataclasses.fields(cls)}
+        kept = {name: value for name, value in values.items() if name in known and value is not None}
+        for name, value in kept.items():
+            wanted = {"int": int, "float": (int, float), "str": str}[known[name]]
+            if not isinstance(value, wanted) or isinstance(value, bool) or (known[name] == "int" and value < 0):
+                raise InputError(f"{source}: {name} is {value!r}; wanted a number of type {known[name]}")
+        return cls(**kept)
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str | Path) -> BertConfig:
+        """The config.json of a folder or of a known name."""
+        path = weights.find(name_or_folder).path / "config.json"
+        return cls.from_dict(read_json(path), str(path))
+
+    def to_dict(self) -> dict:
+        return {"architectures": ["BertModel"], "model_type": "bert", **dataclasses.asdict(self)}
+
+
+class BertEmbeddings(nn.Module):
+    """Word + position + segment, normalized: the first hidden state."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, token_type_ids: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Ids of any shape S, with positions and segment ids that broadcast to it -> S + (H,). No segment ids: all 0."""
+        embedded = self.word_embeddings(input_ids) + self.position_embeddings(positions)
+        if token_type_ids is None:
+            embedded = embedded + self.token_type_embeddings.weight[0]
+        else:
+            embedded = embedded + self.token_type_embeddings(token_type_ids)
+        return dropout(self.LayerNorm(embedded), self.dropout_prob, self.training)
+
+
+class BertSelfAttention(nn.Module):
+    """Every token looks at every token of its sentence: softmax(Q K^T / sqrt(D)) V, in N heads side by side."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.num_attention_heads = config.num_attention_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout_prob = config.attention_probs_dropout_prob
+
+    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)  # (B, T, H) -> (B, N, T, D)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
+        """(B, T, H) with the additive mask (B, 1, 1, T) (0 where real, very negative where padding) -> (B, T, H);
+        or the packed form: (R, H) with a Layout -> (R, H)."""
+        query, key, value = self.query(hidden_states), self.key(hidden_states), self.value(hidden_states)
+        if isinstance(attention_mask, Layout):
+            heads, p = self.num_attention_heads, self.dropout_prob
+            return packed_attention(query, key, value, attention_mask, heads, p, self.training)
+        query, key, value = self.split_heads(query), self.split_heads(key), self.split_heads(value)  # (B, N, T, D)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, N, T, T): row = who asks
+        probs = torch.softmax(scores + attention_mask, dim=-1)  # padding keys get weight 0
+        context = dropout(probs, self.dropout_prob, self.training) @ value  # (B, N, T, D)
+        return context.transpose(1, 2).flatten(2)  # (B, T, H)
+
+
+class BertSelfOutput(nn.Module):
+    """Mix the heads, then add & norm."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, context: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(add_dropout(residual, self.dense(context), self.dropout_prob, self.training))
+
+
+class BertAttention(nn.Module):
+    """Self-attention with its output map (the two are one block in the checkpoint's names)."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.self = BertSelfAttention(config)
+        self.output = BertSelfOutput(config)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
+        return self.output(self.self(hidden_states, attention_mask), hidden_states)
+
+
+class BertIntermediate(nn.Module):
+    """The wide half of the feed-forward block."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states))  # (..., H) -> (..., 4H)
+
+
+class BertOutput(nn.Module):
+    """The narrow half of the feed-forward block, then add & norm."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, wide: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(add_dropout(residual, self.dense(wide), self.dropout_prob, self.training))
+
+
+class BertLayer(nn.Module):
+    """One Transformer layer: attention moves information between tokens, the feed-forward block works on each alone."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = BertAttention(config)
+        self.intermediate = BertIntermediate(config)
+        self.output = BertOutput(config)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
+        """(B, T, H) with the additive mask (B, 1, 1, T) -> (B, T, H); or packed: (R, H) with a Layout -> (R, H)."""
+        attended = self.attention(hidden_states, attention_mask)
+        return self.output(self.intermediate(attended), attended)
+
+
+class BertEncoder(nn.Module):
+    """The stack of L layers."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
+
+
+class BertPooler(nn.Module):
+    """tanh(W h_[CLS] + b): the sentence vector of next-sentence prediction."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.dense(hidden_states[:, 0]))  # (B, T, H) -> (B, H)
+
+
+def additive_mask(attention_mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """(B, T) ones and zeros -> (B, 1, 1, T) zeros and the most negative number: what is added to attention scores."""
+    return (1.0 - attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min
+
+
+class BertModel(nn.Module):
+    """The encoder: token ids in, one vector a token out.
+
+    The layers run on the (R, H) matrix of real tokens; padding is put back at the end, as zeros. So a sentence's encoding does
+    not depend on what it shares a batch with, and no time is spent on padding.
+    """
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.encoder = BertEncoder(config)
+        self.pooler = BertPooler(config)
+        self.apply(self._initialize)
+
+    def _initialize(self, module: nn.Module) -> None:
+        """BERT's own initialization: N(0, 0.02) weights, zero biases, LayerNorm at identity."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            module.weight.data[module.padding_idx].zero_()
+        if isinstance(module, nn.Linear):
+            module.bias.data.zero_()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> dict[str, torch.Tensor | tuple[torch.Tensor, ...]]:
+        """Encode a padded batch.
+
+        input_ids, attention_mask (1 real, 0 padding), token_type_ids (segment; all 0 if absent): (B, T) integers.
+        Returns last_hidden_state (B, T, H), zeros at padding; pooler_output (B, H); and, asked for, hidden_states:
+        L + 1 tensors (B, T, H), the embedding output first.
+        Raises ValueError for more tokens than positions, for an id outside the vocabulary, for shapes that do not fit.
+        """
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        self._check(input_ids, attention_mask, token_type_ids)
+        layout = Layout.of(attention_mask).to(input_ids.device)
+        states = self.encode(input_ids, layout, token_type_ids, every_layer=output_hidden_states)
+        states = tuple(layout.unpack(state) for state in states)  # (R, H) -> (B, T, H)
+        output = {"last_hidden_state": states[-1], "pooler_output": self.pooler(states[-1])}
+        if output_hidden_states:
+            output["hidden_states"] = states
+        return output
+
+    def encode(
+        self,
+        input_ids: torch.Tensor,
+        layout: Layout,
+        token_type_ids: torch.Tensor | None = None,
+        every_layer: bool = False,
+    ) -> tuple[torch.Tensor, ...]:
+        """What `forward` does, on the packed rows: (B, T) ids and their layout, on one device -> hidden states (R, H).
+
+        One state, the last layer's; or with every_layer all L + 1, the embedding output first.
+        """
+        if SWITCHES.packing:
+            positions, mask = layout.positions, layout
+            input_ids = layout.pack(input_ids)  # (B, T) -> (R,)
+            token_type_ids = None if token_type_ids is None else layout.pack(token_type_ids)
+        else:  # the plain form, to compare with
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+            mask = additive_mask(layout.real(), self.embeddings.LayerNorm.weight.dtype)
+        states = [self.embeddings(input_ids, positions, token_type_ids)]  # (R, H), or (B, T, H) with packing off
+        for layer in self.encoder.layer:
+            hidden = layer(states[-1], mask)
+            states = [*states, hidden] if every_layer else [hidden]
+        return tuple(states) if SWITCHES.packing else tuple(layout.pack(state) for state in states)
+
+    def _check(self, input_ids, attention_mask, token_type_ids) -> None:
+        if input_ids.dim() != 2:
+            raise ValueError(f"input_ids must be (B, T), got {tuple(input_ids.shape)}")
+        for name, other in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if other is not None and other.shape != input_ids.shape:
+                raise ValueError(f"{name} is {tuple(other.shape)} but input_ids are {tuple(input_ids.shape)}")
+        limit = self.config.max_position_embeddings
+        if input_ids.shape[1] > limit:
+            raise ValueError(
+                f"input of {input_ids.shape[1]} tokens, but the model has {limit} positions: "
+                "tokenize with truncation=True, or split the text"
+            )
+        # Looking at values would make a GPU wait, and there the embedding kernel checks; a CPU look costs nothing.
+        if input_ids.device.type == "cpu" and input_ids.numel():
+            low, high = input_ids.min().item(), input_ids.max().item()
+            if low < 0 or high >= self.config.vocab_size:
+                found = high if high >= self.config.vocab_size else low
+                raise ValueError(
+                    f"token id {found} is outside the vocabulary of {self.config.vocab_size}: wrong tokenizer?"
+                )
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str | Path | None = None, **overrides) -> BertModel:
+        """Load weights by known name or folder (see weights.py), in evaluation mode, as Hugging Face does.
+
+        overrides replace numbers of the config (say hidden_dropout_prob=0.0). Old `gamma`/`beta` names, a `bert.` prefix and extra
+        heads are understood; missing or misshapen encoder weights raise InputError with their names. A missing pooler is
+        left at its initialization, since sentence models often ship without.
+        """
+        folder = weights.find(name_or_folder).path
+        path = folder / "config.json"
+        config = BertConfig.from_dict({**read_json(path), **overrides}, str(path))
+        model = cls(config)
+        model.load_checkpoint(weights.read_state(folder), str(folder))
+        return model.eval()
+
+    def load_checkpoint(self, state: dict[str, torch.Tensor], source: str) -> None:
+        """Take the encoder's weights out of a checkpoint's state dict. Raises InputError naming what is missing."""
+        wanted = self.state_dict()
+        found = _rename(state, wanted)
+        missing = [name for name in wanted if name not in found and not name.startswith("pooler.")]
+        if missing:
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise InputError(
+                f"{source}: no weights for {', '.join(missing[:5])}{more}: "
+                "not a BERT checkpoint, or config.json belongs to another model"
+            )
+        for name, tensor in found.items():
+            if tensor.shape != wanted[name].shape:
+                raise InputError(
+                    f"{source}: {name} is {tuple(tensor.shape)}, config.json asks for {tuple(wanted[name].shape)}: "
+                    "weights and config belong to different models"
+                )
+        self.load_state_dict(found, strict=False)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, which transformers' BertModel.from_pretrained loads."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", self.config.to_dict())
+        weights.write_state(folder, self.state_dict())
+
+
+def _rename(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The checkpoint's tensors that we want, under our names: without prefix, gamma/beta as weight/bias."""
+    found = {}
+    for name, tensor in state.items():
+        name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in wanted:
+            found[name] = tensor
+    return found

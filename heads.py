@@ -1,0 +1,76 @@
+"""Heads: attention layers x pooler x output map, composed for a task.
+
+Jia 2024 (Stanford CS 224N poster) for the output maps and the attention layers; poolers from poolers.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from packed import Layout, dropout
+from poolers import make_pooler
+from task_attention import ATTENTION_LAYERS
+from tasks import Task
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """What a head is made of.
+
+    attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of poolers.POOLERS.
+    dropout_prob: in the attention layers' add & norm, and before the output map.
+    """
+
+    attention_layers: int
+    attention_init: str = "default"
+    pooler: str = "first"
+    dropout_prob: float = 0.3
+
+
+class TaskHead(nn.Module):
+    """From a batch's token encodings to a task's outputs."""
+
+    def __init__(self, task: Task, hidden_size: int, attention_heads: int, config: HeadConfig):
+        super().__init__()
+        self.task, self.config = task, config
+        kind = ATTENTION_LAYERS[task.attention[0]]
+        self.attention = nn.ModuleList(
+            kind(hidden_size, attention_heads, config.dropout_prob) for _ in range(config.attention_layers)
+        )
+        for layer in self.attention:
+            layer.initialize(config.attention_init)
+        self.pooler = make_pooler(config.pooler, hidden_size)
+        # One linear map. For a pair the same map W serves both sentences, and the score is <W a, W b>.
+        self.output = nn.Linear(hidden_size, task.output_size or task.output_multiple * hidden_size)
+
+    def forward(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+        """Packed hidden states (R, H) of S sentences -> class logits (S, C), or for pairs one score a pair (S / 2,)."""
+        vectors = dropout(self.represent(states, layout), self.config.dropout_prob, self.training)  # (S, H)
+        outputs = self.output(vectors)
+        if not self.task.is_pair:
+            return outputs
+        first, second = outputs.chunk(2, dim=0)
+        return (first * second).sum(dim=-1)
+
+    def represent(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+        """The sentence vectors (S, H)."""
+        hidden = states[-1]  # (R, H)
+        for layer in self.attention[:-1]:
+            hidden = layer(hidden, layout)
+        if self.pooler.first_token_only:  # then the rest of the last layer's output would be thrown away
+            if self.attention:
+                firsts = self.attention[-1](hidden, layout, first_only=True)  # (S, H)
+            else:
+                firsts = hidden.index_select(0, layout.first)
+            return self.pooler((firsts[:, None],), firsts.new_ones(len(firsts), 1))
+        if self.attention:
+            hidden = self.attention[-1](hidden, layout)
+        return self.pooler((*(layout.unpack(s) for s in states[:-1]), layout.unpack(hidden)), layout.real())
+
+    def linear_parameters(self) -> int:
+        """Weights of the linear maps without biases: what the poster's Table 2 counts."""
+        maps = [module for module in self.modules() if isinstance(module, nn.Linear)]
+        return sum(linear.weight.numel() for linear in maps)

@@ -1,0 +1,40 @@
+"""Losses: what a task's head is trained to lower.
+
+Cross entropy and binary cross entropy are torch's; the negative correlation is the one of the task-specific attention
+poster (STS is judged by Pearson's correlation, so that is what its head is trained for).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean over the batch of -log softmax(logits)[label]. logits (B, C), labels (B,) integers."""
+    return F.cross_entropy(logits, labels)
+
+
+def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean over the batch of the binary cross entropy of sigmoid(logit). logits (B,), labels (B,) 0 or 1."""
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+
+def negative_pearson(scores: torch.Tensor, labels: torch.Tensor, eps: float = 1e-8) -> torch.Tensor:
+    """Minus Pearson's correlation over the batch, in [-1, 1]. scores (B,), labels (B,).
+
+    A batch in which one side is constant (a batch of one, too) has no correlation: there the loss is 0 and so is its
+    gradient. Unlike a mean over examples it cannot be accumulated over parts of a batch.
+    """
+    x = scores - scores.mean(dim=0)
+    y = labels.to(scores.dtype)
+    y = y - y.mean(dim=0)
+    return -(x * y).sum(dim=0) / ((x.square().sum(dim=0) * y.square().sum(dim=0)) + eps**2).sqrt()
+
+
+# Adding a loss is one function above and one line here. Each takes (outputs, labels).
+LOSSES = {
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy": binary_cross_entropy,
+    "negative_pearson": negative_pearson,
+}

@@ -1,0 +1,214 @@
+"""The multi-task model: one BERT encoder, one head a task, and the course's methods on it.
+
+Interface of the CS 224N default project's MultitaskBERT; heads after Jia 2024 (see heads.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import weights
+from batches import Batch
+from bert import BertConfig, BertModel
+from errors import InputError
+from files import read_json, write_json
+from heads import HeadConfig, TaskHead
+from losses import LOSSES
+from packed import Layout
+from poolers import masked_mean
+from tasks import TASKS
+
+OPTIONS = ("pretrain", "finetune")
+# The 2024 season's words for the same thing.
+FINE_TUNE_MODES = {"last-linear-layer": "pretrain", "full-model": "finetune"}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What MultitaskBERT is made of.
+
+    model: a known name or a folder of weights, None for what was set up. option: pretrain (encoder frozen, only heads learn) or
+    finetune. heads: task name -> HeadConfig.
+    """
+
+    heads: dict[str, HeadConfig]
+    option: str = "finetune"
+    model: str | None = None
+
+    @classmethod
+    def for_tasks(
+        cls,
+        names=("sst", "para", "sts"),
+        *,
+        attention: dict[str, int] | None = None,
+        attention_init: str = "default",
+        pooler: str | None = None,
+        hidden_dropout_prob: float = 0.3,
+        option: str = "finetune",
+        model: str | None = None,
+    ) -> ModelConfig:
+        """The poster's heads for these tasks. attention: layers a task, where they differ from its default (2 self, 1 cross,
+        3 cross). pooler: None is the first token after attention layers, and the mean of the tokens without."""
+        heads = {}
+        for name in names:
+            layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
+            heads[name] = HeadConfig(
+                layers, attention_init, pooler or ("first" if layers else "mean"), hidden_dropout_prob
+            )
+        return cls(heads, option, model)
+
+
+def _model_config(config) -> ModelConfig:
+    """A ModelConfig as it is; the course's namespace of options as one for its three tasks."""
+    if isinstance(config, ModelConfig):
+        return config
+    mode = getattr(config, "fine_tune_mode", None)
+    option = FINE_TUNE_MODES.get(mode, mode) or getattr(config, "option", "pretrain")
+    return ModelConfig.for_tasks(
+        option=option,
+        hidden_dropout_prob=getattr(config, "hidden_dropout_prob", 0.3),
+        model=getattr(config, "model", None),
+    )
+
+
+class MultitaskBERT(nn.Module):
+    """One encoder shared by all tasks, and a head for each."""
+
+    def __init__(self, config: ModelConfig, encoder: BertModel | None = None):
+        """config: a ModelConfig, or a namespace with the course's option names. encoder: None loads config.model's weights."""
+        super().__init__()
+        self.config = _model_config(config)
+        if self.config.option not in OPTIONS:
+            raise InputError(f"--option {self.config.option}: not known; known: {', '.join(OPTIONS)}")
+        self.bert = encoder if encoder is not None else BertModel.from_pretrained(self.config.model)
+        size, heads = self.bert.config.hidden_size, self.bert.config.num_attention_heads
+        self.heads = nn.ModuleDict(
+            {name: TaskHead(TASKS[name], size, heads, head) for name, head in self.config.heads.items()}
+        )
+        for head in self.heads.values():
+            if hasattr(head.pooler, "load_from"):
+                head.pooler.load_from(self.bert)
+        self.freeze(self.config.option == "pretrain")
+
+    def freeze(self, frozen: bool) -> None:
+        """pretrain: whatever came from the checkpoint stays as it is (the encoder, and a pooler taken from it)."""
+        self.frozen = frozen
+        pretrained = [self.bert, *(head.pooler for head in self.heads.values() if hasattr(head.pooler, "load_from"))]
+        for module in pretrained:
+            module.requires_grad_(not frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> MultitaskBERT:
+        """A frozen encoder stays in evaluation mode: its outputs don't change, so they can be computed once."""
+        super().train(mode)
+        if self.frozen:
+            self.bert.eval()
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.bert.embeddings.word_embeddings.weight.device
+
+    def encode(self, input_ids: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
+        """Packed hidden states (R, H), without gradients where the encoder is frozen."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            return self.bert.encode(input_ids, layout)
+
+    def outputs(self, batch: Batch) -> torch.Tensor:
+        """A task's outputs for a batch: class logits (n, C), or one score a pair (n,)."""
+        states = self.encode(batch.input_ids, batch.layout) if batch.states is None else batch.states
+        return self.heads[batch.task.name](states, batch.layout)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """The task's loss, a scalar."""
+        return LOSSES[batch.task.loss](self.outputs(batch), batch.labels)
+
+    # The course's methods: padded ids and masks in, outputs out.
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Sentence embeddings (B, H): the mean of the encoder's last layer over the real tokens."""
+        layout = Layout.of(attention_mask).to(input_ids.device)
+        return masked_mean(layout.unpack(self.encode(input_ids, layout)[-1]), attention_mask)
+
+    def predict_sentiment(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Logits (B, 5) of the sentiments 0 (negative) to 4 (positive)."""
+        return self._predict("sst", input_ids, attention_mask)
+
+    def predict_paraphrase(self, input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> torch.Tensor:
+        """Logits (B,): sigmoid gives the probability that the sentences are paraphrases."""
+        return self._predict("para", *_stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2))
+
+    def predict_similarity(self, input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> torch.Tensor:
+        """Scores (B,): higher is more similar. Trained for correlation, so their scale has no meaning of its own."""
+        return self._predict("sts", *_stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2))
+
+    def _predict(self, name: str, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        if name not in self.heads:
+            raise InputError(
+                f"this model has no head for {name}; it has {', '.join(self.heads)}: train with --tasks {name}"
+            )
+        layout = Layout.of(attention_mask).to(input_ids.device)
+        return self.heads[name](self.encode(input_ids, layout), layout)
+
+    # Files: a folder that transformers.BertModel loads too, since it knows the `bert.` prefix and ignores other heads.
+
+    def write_config(self, folder: Path) -> None:
+        """config.json: the encoder's numbers, and ours under `minbert`."""
+        ours = {"option": self.config.option, "heads": {n: dataclasses.asdict(h) for n, h in self.config.heads.items()}}
+        write_json(folder / "config.json", {**self.bert.config.to_dict(), "minbert": ours})
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write_config(folder)
+        weights.write_state(folder, self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> MultitaskBERT:
+        """Load what save_pretrained wrote, in evaluation mode. Raises InputError for another kind of folder."""
+        folder = Path(folder)
+        path = folder / "config.json"
+        values = read_json(path)
+        ours = values.get("minbert") if isinstance(values, dict) else None
+        try:
+            heads = {name: HeadConfig(**head) for name, head in ours["heads"].items()}
+            config = ModelConfig(heads, ours["option"], str(folder))
+            unknown = [name for name in heads if name not in TASKS]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: no heads described under 'minbert': give the best/ folder of a run") from error
+        if unknown:
+            raise InputError(f"{path}: head for unknown task {unknown[0]!r}; known: {', '.join(TASKS)}")
+        model = cls(config, BertModel(BertConfig.from_dict(values, str(path))))
+        model.load_weights(weights.read_state(folder), str(folder))
+        return model.eval()
+
+    def load_weights(self, state: dict[str, torch.Tensor], source: str) -> None:
+        """Take every weight from a state dict. Raises InputError naming the first that is missing, foreign or misshapen."""
+        wanted = self.state_dict()
+        for name in [*wanted, *state]:
+            if name not in state or name not in wanted:
+                found = "missing" if name not in state else "not part of this model"
+                raise InputError(f"{source}: {name} is {found}: config.json and weights belong to different runs")
+            if state[name].shape != wanted[name].shape:
+                shapes = f"{tuple(state[name].shape)}, wanted {tuple(wanted[name].shape)}"
+                raise InputError(f"{source}: {name} is {shapes}: config.json and weights belong to different runs")
+        self.load_state_dict(state)
+
+
+def _stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both sides of a batch of pairs as one batch: (B, T1) and (B, T2) -> (2B, max(T1, T2)), padded with zeros."""
+    width = max(input_ids_1.shape[1], input_ids_2.shape[1])
+
+    def widen(x):
+        return nn.functional.pad(x, (0, width - x.shape[1]))
+
+    return (
+        torch.cat([widen(input_ids_1), widen(input_ids_2)]),
+        torch.cat([widen(attention_mask_1), widen(attention_mask_2)]),
+    )

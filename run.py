@@ -1,0 +1,120 @@
+"""A run's folder: what it was asked, what it measured, its best model, and what resuming needs.
+
+runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file is written whole or not at all; none needs pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from errors import InputError
+from files import atomic_write, read_json, write_json
+
+ROOT = Path(__file__).resolve().parent
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Run:
+    """One run's folder."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.best = self.folder / "best"
+        self.checkpoint = self.folder / "last" / CHECKPOINT
+        self.metrics = self.folder / "metrics.jsonl"
+        self.predictions = self.folder / "predictions"
+
+    @classmethod
+    def create(cls, folder: Path, config: dict) -> Run:
+        """Make the folder and write config.json before anything else. Raises InputError if a run is there already."""
+        run = cls(folder)
+        if (run.folder / "config.json").exists():
+            raise InputError(
+                f"{run.folder} holds a run already: continue it with --resume {run.folder}, or choose another --run"
+            )
+        write_json(run.folder / "config.json", config)
+        return run
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """A run that exists. Raises InputError if there is none."""
+        run = cls(folder)
+        if not (run.folder / "config.json").is_file():
+            raise InputError(f"{run.folder}: no run there (no config.json); a run's folder stands in runs/")
+        return run
+
+    @property
+    def config(self) -> dict:
+        return read_json(self.folder / "config.json")
+
+    def write_metrics(self, history: list[dict]) -> None:
+        """metrics.jsonl: one row an evaluation."""
+        with atomic_write(self.metrics) as file:
+            file.writelines(json.dumps(row) + "\n" for row in history)
+
+    def save_checkpoint(self, tensors: dict[str, torch.Tensor], state: dict) -> None:
+        """One file, so that it is there whole or not at all: tensors, and `state` (JSON) in its header."""
+        with atomic_write(self.checkpoint, "wb") as file:
+            contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            file.write(save(contiguous, metadata={"state": json.dumps(state)}))
+
+    def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict] | None:
+        """What save_checkpoint wrote, or None if nothing was saved yet. Raises InputError for a damaged file."""
+        if not self.checkpoint.is_file():
+            return None
+        try:
+            tensors = load_file(self.checkpoint)
+            with open(self.checkpoint, "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            return tensors, json.loads(header["__metadata__"]["state"])
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise InputError(
+                f"{self.checkpoint}: cut short or altered ({error}): delete {self.checkpoint.parent} and resume, "
+                "which starts over, or start a new run"
+            ) from error
+
+    def finish(self) -> None:
+        """A finished run needs no checkpoint: best/ has the model."""
+        self.checkpoint.unlink(missing_ok=True)
+        if self.checkpoint.parent.is_dir():
+            self.checkpoint.parent.rmdir()
+
+
+def new_name(option: str) -> str:
+    """A folder name that sorts by time: 2024-05-01-173000-finetune."""
+    return f"{datetime.now():%Y-%m-%d-%H%M%S}-{option}"
+
+
+def environment(device: torch.device) -> dict:
+    """Versions, commit, time and device: what config.json says of where a run happened."""
+    import numpy
+    import scipy
+    import sklearn
+    import tokenizers
+
+    modules = (torch, numpy, scipy, sklearn, tokenizers)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "versions": {"python": platform.python_version(), **{m.__name__: str(m.__version__) for m in modules}},
+        "commit": _commit(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": {"type": device.type, "name": name, "threads": torch.get_num_threads()},
+    }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with a + if files differ from it; None outside a checkout."""
+    try:
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,110 @@
+"""Task-specific attention: self- and cross-attention layers outside BERT, trained for one task each.
+
+Jia 2024, "Task-specific attention" (Stanford CS 224N poster). Self-attention layers for one sentence; cross-attention
+layers for a pair, where each sentence's tokens attend to the other's and one layer serves both directions. Shapes as in bert.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from errors import InputError
+from packed import Layout, add_dropout, dropout, packed_attention
+
+INITIALIZATIONS = ("default", "uniform")
+
+
+class AttentionLayer(nn.Module):
+    """Multi-head attention, an output map, dropout, add & norm. The part that both kinds of layers share.
+
+    Runs on packed rows (R, H) with their Layout, like the encoder's layers; of the last layer, whose output is read at
+    the first token alone, only that is computed (`first_only`).
+    """
+
+    def __init__(self, hidden_size: int, heads: int, dropout_prob: float, attention_dropout_prob: float = 0.1):
+        super().__init__()
+        if hidden_size % heads:
+            raise InputError(f"{heads} attention heads do not divide a hidden size of {hidden_size}")
+        self.heads = heads
+        self.query = nn.Linear(hidden_size, hidden_size)
+        self.key = nn.Linear(hidden_size, hidden_size)
+        self.value = nn.Linear(hidden_size, hidden_size)
+        self.output = nn.Linear(hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size)
+        self.dropout_prob = dropout_prob
+        self.attention_dropout_prob = attention_dropout_prob
+
+    def initialize(self, how: str) -> None:
+        """default: as the library does (the poster's experiment 1). uniform: query, key and value weights from U(0.9, 1), so
+        that attention starts near uniform, i.e. near the mean of the tokens (experiment 2)."""
+        if how not in INITIALIZATIONS:
+            raise InputError(f"--attention_init {how}: not known; known: {', '.join(INITIALIZATIONS)}")
+        if how == "uniform":
+            for linear in (self.query, self.key, self.value):
+                nn.init.uniform_(linear.weight, 0.9, 1.0)
+
+    def forward(self, hidden: torch.Tensor, layout: Layout, first_only: bool = False) -> torch.Tensor:
+        """(R, H) -> (R, H); with first_only -> (B, H), the output at every sentence's first token, in batch order."""
+        residual = hidden.index_select(0, layout.first) if first_only else hidden
+        context = self.attend(self.query(residual), self.key(hidden), self.value(hidden), layout, first_only)
+        mixed = self.mix(context)
+        return self.norm(add_dropout(residual, mixed, self.dropout_prob, self.training))
+
+    def mix(self, context: torch.Tensor) -> torch.Tensor:
+        return self.output(context)
+
+    def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
+        raise TypeError("use SelfAttentionLayer or CrossAttentionLayer")  # the shared part alone attends to nothing
+
+    def weigh(self, query, key, value, real: torch.Tensor) -> torch.Tensor:
+        """softmax(Q K^T / sqrt(D)) V over the real keys. query (B, Tq, H), key and value (B, T, H), real (B, T) -> (B, Tq, H)."""
+        query, key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key, value))
+        mask = real[:, None, None, :]
+        if not self.training or self.attention_dropout_prob == 0.0:
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        else:
+            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, N, Tq, T)
+            probs = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
+            context = dropout(probs, self.attention_dropout_prob, self.training) @ value  # (B, N, Tq, D)
+        return context.transpose(1, 2).flatten(2)
+
+
+class SelfAttentionLayer(AttentionLayer):
+    """A sentence's tokens attend to the sentence: four H x H maps (query, key, value, output)."""
+
+    def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
+        if not first_only:
+            return packed_attention(query, key, value, layout, self.heads, self.attention_dropout_prob, self.training)
+        real = layout.real()
+        return self.weigh(query[:, None], layout.unpack(key), layout.unpack(value), real)[:, 0]
+
+
+class CrossAttentionLayer(AttentionLayer):
+    """Each sentence's tokens attend to the other sentence's: five H x H maps (query, key, value, output, intermediate).
+
+    The batch holds all first sentences, then all second ones in the same order. Both directions use the same weights and the same
+    input: the new a is computed from the old b and the new b from the old a. The residual is the sentence's own token.
+    """
+
+    def __init__(self, hidden_size: int, heads: int, dropout_prob: float, attention_dropout_prob: float = 0.1):
+        super().__init__(hidden_size, heads, dropout_prob, attention_dropout_prob)
+        self.intermediate = nn.Linear(hidden_size, hidden_size)
+
+    def mix(self, context: torch.Tensor) -> torch.Tensor:
+        return self.intermediate(self.output(context))
+
+    def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
+        pairs = layout.batch // 2
+        if layout.batch != 2 * pairs:
+            raise ValueError(f"cross-attention needs first and second sentences, got an odd number: {layout.batch}")
+        key, value, real = (x.roll(pairs, dims=0) for x in (layout.unpack(key), layout.unpack(value), layout.real()))
+        if first_only:
+            return self.weigh(query[:, None], key, value, real)[:, 0]
+        return layout.pack(self.weigh(layout.unpack(query), key, value, real))
+
+
+ATTENTION_LAYERS = {"self": SelfAttentionLayer, "cross": CrossAttentionLayer}
