@@ -1,7 +1,7 @@
 """Batches: rows of a task, tokenized once a run, put together on the CPU with all the encoder needs to know.
 
-A pair that is encoded separately stands in its batch as two sentences: all first ones, then all second ones in the same order,
-so that one encoder call serves both.
+A pair that is encoded separately stands in its batch as two sentences: all first ones, then all second ones in the same
+order, so that one encoder call serves both (the siamese encoding of Reimers and Gurevych 2019, arXiv 1908.10084).
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class BertConfig:
             raise InputError(f"config: hidden_act {self.hidden_act!r} is not known; known: {', '.join(ACTIVATIONS)}")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
-                f"config: hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+                f"config: hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
             )
 
     @classmethod
@@ -103,7 +104,10 @@ class BertEmbeddings(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, token_type_ids: torch.Tensor | None
     ) -> torch.Tensor:
-        """Ids of any shape S, with positions and segment ids that broadcast to it -> S + (H,). No segment ids: all 0."""
+        """Ids of any shape S, with positions and segment ids that broadcast to it -> S + (H,).
+
+        No segment ids: all 0.
+        """
         embedded = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         if token_type_ids is None:
             embedded = embedded + self.token_type_embeddings.weight[0]
@@ -232,8 +236,8 @@ def additive_mask(attention_mask: torch.Tensor, dtype: torch.dtype = torch.float
 class BertModel(nn.Module):
     """The encoder: token ids in, one vector a token out.
 
-    The layers run on the (R, H) matrix of real tokens; padding is put back at the end, as zeros. So a sentence's encoding does
-    not depend on what it shares a batch with, and no time is spent on padding.
+    The layers run on the (R, H) matrix of real tokens; padding is put back at the end, as zeros. So a sentence's
+    encoding does not depend on what it shares a batch with, and no time is spent on padding.
     """
 
     def __init__(self, config: BertConfig):
@@ -327,9 +331,9 @@ class BertModel(nn.Module):
     def from_pretrained(cls, name_or_folder: str | Path | None = None, **overrides) -> BertModel:
         """Load weights by known name or folder (see weights.py), in evaluation mode, as Hugging Face does.
 
-        overrides replace numbers of the config (say hidden_dropout_prob=0.0). Old `gamma`/`beta` names, a `bert.` prefix and extra
-        heads are understood; missing or misshapen encoder weights raise InputError with their names. A missing pooler is
-        left at its initialization, since sentence models often ship without.
+        overrides replace numbers of the config (say hidden_dropout_prob=0.0). Old `gamma`/`beta` names, a `bert.`
+        prefix and extra heads are understood; missing or misshapen encoder weights raise InputError with their names.
+        A missing pooler is left at its initialization, since sentence models often ship without.
         """
         folder = weights.find(name_or_folder).path
         path = folder / "config.json"

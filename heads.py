@@ -20,8 +20,8 @@ from tasks import Task
 class HeadConfig:
     """What a head is made of.
 
-    attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of poolers.POOLERS.
-    dropout_prob: in the attention layers' add & norm, and before the output map.
+    attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
+    poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map.
     """
 
     attention_layers: int

@@ -32,8 +32,8 @@ FINE_TUNE_MODES = {"last-linear-layer": "pretrain", "full-model": "finetune"}
 class ModelConfig:
     """What MultitaskBERT is made of.
 
-    model: a known name or a folder of weights, None for what was set up. option: pretrain (encoder frozen, only heads learn) or
-    finetune. heads: task name -> HeadConfig.
+    model: a known name or a folder of weights, None for what was set up. option: pretrain (encoder frozen, only heads
+    learn) or finetune. heads: task name -> HeadConfig.
     """
 
     heads: dict[str, HeadConfig]
@@ -52,8 +52,11 @@ class ModelConfig:
         option: str = "finetune",
         model: str | None = None,
     ) -> ModelConfig:
-        """The poster's heads for these tasks. attention: layers a task, where they differ from its default (2 self, 1 cross,
-        3 cross). pooler: None is the first token after attention layers, and the mean of the tokens without."""
+        """The poster's heads for these tasks.
+
+        attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
+        first token after attention layers, and the mean of the tokens without.
+        """
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
@@ -80,7 +83,10 @@ class MultitaskBERT(nn.Module):
     """One encoder shared by all tasks, and a head for each."""
 
     def __init__(self, config: ModelConfig, encoder: BertModel | None = None):
-        """config: a ModelConfig, or a namespace with the course's option names. encoder: None loads config.model's weights."""
+        """config: a ModelConfig, or a namespace with the course's option names.
+
+        encoder: None loads config.model's weights.
+        """
         super().__init__()
         self.config = _model_config(config)
         if self.config.option not in OPTIONS:
@@ -189,7 +195,10 @@ class MultitaskBERT(nn.Module):
         return model.eval()
 
     def load_weights(self, state: dict[str, torch.Tensor], source: str) -> None:
-        """Take every weight from a state dict. Raises InputError naming the first that is missing, foreign or misshapen."""
+        """Take every weight from a state dict.
+
+        Raises InputError naming the first that is missing, foreign or misshapen.
+        """
         wanted = self.state_dict()
         for name in [*wanted, *state]:
             if name not in state or name not in wanted:

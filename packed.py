@@ -1,10 +1,12 @@
 """What makes the encoder fast: no padding, attention over sentences of similar length, cheap dropout.
 
-The idea of running a batch as one long row of real tokens follows "Bag of Tricks for Efficient BERT training" (unpadding,
-Zeng et al. 2022, arXiv 2208.08124). Everything here is a faster way to compute what `bert.py` says; nothing here changes it:
-tests hold the outputs and the gradients equal to the plain padded form. Each part can be switched off in `SWITCHES`.
+The idea of running a batch as one long row of real tokens follows "Bag of Tricks for Efficient BERT training"
+(unpadding, Zeng et al. 2022, arXiv 2208.08124). Everything here is a faster way to compute what `bert.py` says; nothing
+here changes it: tests hold the outputs and the gradients equal to the plain padded form. Each part can be switched off
+in `SWITCHES`.
 
-Letters as in bert.py: B sentences, T tokens of the longest sentence, R real tokens in the whole batch, H hidden, N heads, D head size.
+Letters as in bert.py: B sentences, T tokens of the longest sentence, R real tokens in the whole batch, H hidden,
+N heads, D head size.
 """
 
 from __future__ import annotations
@@ -251,7 +253,8 @@ class _GroupedAttention(torch.autograd.Function):
     """Attention with dropout on its weights, forward and backward by hand, one block of similar length at a time.
 
     softmax(Q K^T / sqrt(D)) = P,  out = (P * M / keep) V.  Backward, with G the gradient of out:
-    dV = (P * M / keep)^T G,  dP = (G V^T) * M / keep,  dS = P * (dP - rowsum(dP * P)),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D).
+        dV = (P * M / keep)^T G        dP = (G V^T) * M / keep        dS = P * (dP - rowsum(dP * P))
+        dQ = dS K / sqrt(D)            dK = dS^T Q / sqrt(D)
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Poolers: from one vector a token to one vector a sentence.
 
 The mean follows Reimers and Gurevych 2019 (arXiv 1908.10084), the tanh of [CLS] is BERT's own (arXiv 1810.04805).
-Every pooler is called with (layers, mask): `layers` holds hidden states (B, T, H), the last layer last; `mask` (B, T) is
-1 at real tokens, never optional, so that padding cannot leak in. It returns (B, H).
+Every pooler is called with (layers, mask): `layers` holds hidden states (B, T, H), the last layer last; `mask` (B, T)
+is 1 at real tokens, never optional, so that padding cannot leak in. It returns (B, H).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class FirstToken(nn.Module):
 
 
 class BERTPooler(nn.Module):
-    """tanh(W h_[CLS] + b), with the checkpoint's W and b where it has them (Devlin et al. 2018). Reads the last layer."""
+    """tanh(W h_[CLS] + b), with the checkpoint's W and b where it has them (Devlin et al. 2018).
+
+    Reads the last layer.
+    """
 
     first_token_only = True
 

@@ -1,7 +1,8 @@
 """Task-specific attention: self- and cross-attention layers outside BERT, trained for one task each.
 
 Jia 2024, "Task-specific attention" (Stanford CS 224N poster). Self-attention layers for one sentence; cross-attention
-layers for a pair, where each sentence's tokens attend to the other's and one layer serves both directions. Shapes as in bert.py.
+layers for a pair, where each sentence's tokens attend to the other's and one layer serves both directions. Shapes as in
+bert.py.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ class AttentionLayer(nn.Module):
         self.attention_dropout_prob = attention_dropout_prob
 
     def initialize(self, how: str) -> None:
-        """default: as the library does (the poster's experiment 1). uniform: query, key and value weights from U(0.9, 1), so
-        that attention starts near uniform, i.e. near the mean of the tokens (experiment 2)."""
+        """Start from one of the poster's two initializations.
+
+        default: as the library does (its experiment 1). uniform: query, key and value weights from U(0.9, 1), so that
+        attention starts near uniform, i.e. near the mean of the tokens (experiment 2).
+        """
         if how not in INITIALIZATIONS:
             raise InputError(f"--attention_init {how}: not known; known: {', '.join(INITIALIZATIONS)}")
         if how == "uniform":
@@ -61,7 +65,10 @@ class AttentionLayer(nn.Module):
         raise TypeError("use SelfAttentionLayer or CrossAttentionLayer")  # the shared part alone attends to nothing
 
     def weigh(self, query, key, value, real: torch.Tensor) -> torch.Tensor:
-        """softmax(Q K^T / sqrt(D)) V over the real keys. query (B, Tq, H), key and value (B, T, H), real (B, T) -> (B, Tq, H)."""
+        """softmax(Q K^T / sqrt(D)) V over the real keys.
+
+        query (B, Tq, H), key and value (B, T, H), real (B, T) bool -> (B, Tq, H).
+        """
         query, key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key, value))
         mask = real[:, None, None, :]
         if not self.training or self.attention_dropout_prob == 0.0:
@@ -86,8 +93,9 @@ class SelfAttentionLayer(AttentionLayer):
 class CrossAttentionLayer(AttentionLayer):
     """Each sentence's tokens attend to the other sentence's: five H x H maps (query, key, value, output, intermediate).
 
-    The batch holds all first sentences, then all second ones in the same order. Both directions use the same weights and the same
-    input: the new a is computed from the old b and the new b from the old a. The residual is the sentence's own token.
+    The batch holds all first sentences, then all second ones in the same order. Both directions use the same weights
+    and the same input: the new a is computed from the old b and the new b from the old a. The residual is the
+    sentence's own token.
     """
 
     def __init__(self, hidden_size: int, heads: int, dropout_prob: float, attention_dropout_prob: float = 0.1):

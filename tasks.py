@@ -14,10 +14,10 @@ from errors import InputError
 class Task:
     """A task: what its files hold, what its head looks like, how it is trained and judged.
 
-    files: split -> file name in the data folder. columns: one text column, or two for a pair. label_kind, label_range: see
-    datasets.read_examples. output_size: numbers the output map gives; `None` means output_multiple * H, and the prediction is the
-    dot product of both sentences' maps. metric selects the best model; `metrics` are all that are reported.
-    attention: kind and number of the poster's attention layers.
+    files: split -> file name in the data folder. columns: one text column, or two for a pair. label_kind, label_range:
+    see datasets.read_examples. output_size: numbers the output map gives; `None` means output_multiple * H, and the
+    prediction is the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are
+    reported. attention: kind and number of the poster's attention layers.
     """
 
     name: str
@@ -44,7 +44,10 @@ class Task:
         return f"{self.name}-{split}-output.csv"
 
     def leaderboard(self, value: float | None) -> float:
-        """The metric as it counts for the leaderboard: in [0, 1], a correlation r as (r + 1) / 2, an undefined one as 0 before that."""
+        """The metric as it counts for the leaderboard, in [0, 1]: a correlation r as (r + 1) / 2.
+
+        An undefined correlation (None) counts as r = 0.
+        """
         value = 0.0 if value is None else value
         return (value + 1) / 2 if self.metric == "pearson" else value
 
