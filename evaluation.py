@@ -1,11 +1,14 @@
-"""Judgement: metrics, predictions joined by id, and the course's prediction files.
+"""Judgement: metrics, predictions joined by id, the course's prediction files and its evaluation functions.
 
 Metrics come from scikit-learn and scipy; file formats and function names are those of the CS 224N default project.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +18,14 @@ from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
 
 from batches import TaskData
-from files import atomic_write
+from errors import InputError
+from files import atomic_write, cannot
 from losses import LOSSES
 from model import MultitaskBERT
-from tasks import Task
+from tasks import PARA, SST, STS, Task
 
 EVALUATION_BATCH = 64
+ROW = re.compile(r"(\S+) , (\S+) ")
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -68,7 +73,10 @@ class Predictions:
 
 
 def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """From a head's outputs to what is judged: the likeliest class, probability at least one half as 1.0, or the score itself."""
+    """From a head's outputs to what is judged.
+
+    The likeliest class; 1.0 where the probability is at least one half, else 0.0; or the score itself.
+    """
     if task.label_kind == "class":
         return outputs.argmax(axis=-1)
     if task.label_kind == "binary":
@@ -101,3 +109,116 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         file.write(f"{predictions.task.header}\n")
         for i, value in zip(predictions.ids, predictions.values.tolist(), strict=True):
             file.write(f"{i} , {value} \n")
+
+
+def read_predictions(path: Path, task: Task) -> dict[str, float]:
+    """id -> value of a prediction file. Raises InputError as `parse_predictions`, and where it can't be read."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise cannot("read", path, error) from error
+    return parse_predictions(task, content, str(path))
+
+
+def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]:
+    """id -> value. Raises InputError, naming file and line, for what is not written as the course writes it."""
+    try:
+        lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}, line {line}: not UTF-8: write the predictions again") from error
+    if b"\r" in content:
+        raise InputError(f"{name}: carriage returns: write it with newlines alone, as the course does")
+    if lines[0] != task.header:
+        raise InputError(f"{name}, line 1: the header is {lines[0]!r}, wanted {task.header!r}: write it so")
+    if lines[-1] != "" or len(lines) < 2:
+        raise InputError(f"{name}, line {len(lines)}: the last line has no end, so it is cut off: predict again")
+    values: dict[str, float] = {}
+    for number, line in enumerate(lines[1:-1], start=2):
+        match = ROW.fullmatch(line)
+        if not match:
+            raise InputError(f"{name}, line {number}: {line!r}, wanted 'id , value ' (spaces included): write it so")
+        key, text = match.groups()
+        if key in values:
+            raise InputError(f"{name}, line {number}: id {key!r} for the second time: predict each id once")
+        values[key] = _value(task, text, f"{name}, line {number}")
+    return values
+
+
+def _value(task: Task, text: str, where: str) -> float:
+    """A prediction as a number. Raises InputError where a task's values are others."""
+    low, high = task.label_range
+    whole = r"[0-9]+" if task.label_kind == "class" else r"[0-9]+(\.0+)?"
+    if task.label_kind == "score":
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        # No range: the leaderboard correlates, and a correlation doesn't care about the scale.
+        if math.isfinite(value):
+            return value
+        raise InputError(f"{where}: {text!r}, wanted a finite number: predict again")
+    if re.fullmatch(whole, text) and low <= float(text) <= high:
+        return float(text)
+    raise InputError(f"{where}: {text!r}, wanted a whole number from {low} to {high}: predict again")
+
+
+# The course's functions, over the course's DataLoader batches (datasets.py). Arguments and answers are in the order of
+# the 2024 season: sentiment, paraphrase, similarity. Ids and predictions are in the loader's order. A correlation that
+# is undefined is NaN, as it is there, since callers compare and print it.
+
+
+def model_eval_sst(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.device):
+    """(accuracy, macro F1, predictions, labels, sentences, ids) of sentiment."""
+    ids, predictions, labels, sentences = _answers(dataloader, model, device, SST)
+    accuracy_, f1 = (METRICS[name](np.array(labels), np.array(predictions)) for name in ("accuracy", "macro_f1"))
+    return accuracy_, f1, predictions, labels, sentences, ids
+
+
+def model_eval_multitask(sentiment_dataloader, paraphrase_dataloader, sts_dataloader, model, device):
+    """Metric, predictions and ids of sentiment (accuracy), then of paraphrase (accuracy), then of STS (Pearson)."""
+    found = []
+    for loader, task in ((sentiment_dataloader, SST), (paraphrase_dataloader, PARA), (sts_dataloader, STS)):
+        ids, predictions, labels, _ = _answers(loader, model, device, task)
+        score = METRICS[task.metric](np.array(labels), np.array(predictions))
+        found += [math.nan if score is None else score, predictions, ids]
+    return tuple(found)
+
+
+def model_eval_test_multitask(sentiment_dataloader, paraphrase_dataloader, sts_dataloader, model, device):
+    """Predictions and ids of sentiment, then of paraphrase, then of STS, for files without labels."""
+    found = []
+    for loader, task in ((sentiment_dataloader, SST), (paraphrase_dataloader, PARA), (sts_dataloader, STS)):
+        ids, predictions, _, _ = _answers(loader, model, device, task)
+        found += [predictions, ids]
+    return tuple(found)
+
+
+@torch.no_grad()
+def _answers(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.device, task: Task):
+    """(ids, predictions, labels, sentences) of a loader; labels and sentences are empty where it has none.
+
+    The model is put into evaluation mode, and back afterwards. Raises InputError for an id seen before, since whoever
+    joins by id would lose a row.
+    """
+    methods: dict[str, Callable] = {
+        "sst": model.predict_sentiment,
+        "para": model.predict_paraphrase,
+        "sts": model.predict_similarity,
+    }
+    sides = ("_1", "_2") if task.is_pair else ("",)
+    was_training = model.training
+    model.eval()
+    predictions: dict[str, float] = {}
+    labels, sentences = [], []
+    for batch in dataloader:
+        inputs = [batch[f"{name}{side}"].to(device) for side in sides for name in ("token_ids", "attention_mask")]
+        values = decide(task, methods[task.name](*inputs).float().cpu().numpy()).tolist()
+        for i, value in zip(batch["sent_ids"], values, strict=True):
+            if i in predictions:
+                raise InputError(f"{task.name}: id {i!r} comes twice from the loader: give each row an id of its own")
+            predictions[i] = value
+        labels += batch["labels"].flatten().tolist() if "labels" in batch else []
+        sentences += batch.get("sents", [])
+    model.train(was_training)
+    return list(predictions), list(predictions.values()), labels, sentences

@@ -8,7 +8,6 @@ Follows the CS 224N default project: its prediction format, its score, and the a
 
 import argparse
 import ast
-import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import weights
 from course_data import is_course_file
 from datasets import Table, read_examples
 from errors import InputError
-from evaluation import METRICS
+from evaluation import METRICS, parse_predictions
 from files import atomic_write, cannot, read_json, sha256
 from tasks import PARA, SST, STS, Task, leaderboard_score
 
@@ -34,7 +33,6 @@ POSTER = {"sst": 0.524, "para": 0.842, "sts": 0.826}
 POSTER_SCORE = 0.759  # as it is printed there; the rounded scores above give .7597
 # The course allows what its own setup installs; these bring other pretrained models.
 FORBIDDEN_IMPORTS = {"transformers", "sentence_transformers"}
-ROW = re.compile(r"(\S+) , (\S+) ")
 
 
 @dataclass
@@ -60,52 +58,6 @@ class Submission:
             if str(error) not in self.errors:
                 self.errors.append(str(error))
             return None
-
-
-# --- one prediction file -----------------------------------------------------------------------------------------
-
-
-def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]:
-    """id -> value. Raises InputError, naming file and line, for what is not written as the course writes it."""
-    try:
-        lines = content.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}, line {line}: not UTF-8: write the predictions again") from error
-    if b"\r" in content:
-        raise InputError(f"{name}: carriage returns: write it with newlines alone, as the course does")
-    if lines[0] != task.header:
-        raise InputError(f"{name}, line 1: the header is {lines[0]!r}, wanted {task.header!r}: write it so")
-    if lines[-1] != "" or len(lines) < 2:
-        raise InputError(f"{name}, line {len(lines)}: the last line has no end, so it is cut off: predict again")
-    values: dict[str, float] = {}
-    for number, line in enumerate(lines[1:-1], start=2):
-        match = ROW.fullmatch(line)
-        if not match:
-            raise InputError(f"{name}, line {number}: {line!r}, wanted 'id , value ' (spaces included): write it so")
-        key, text = match.groups()
-        if key in values:
-            raise InputError(f"{name}, line {number}: id {key!r} for the second time: predict each id once")
-        values[key] = _value(task, text, f"{name}, line {number}")
-    return values
-
-
-def _value(task: Task, text: str, where: str) -> float:
-    """A prediction as a number. Raises InputError where a task's values are others."""
-    low, high = task.label_range
-    whole = r"[0-9]+" if task.label_kind == "class" else r"[0-9]+(\.0+)?"
-    if task.label_kind == "score":
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        # No range: the leaderboard correlates, and a correlation doesn't care about the scale.
-        if np.isfinite(value):
-            return value
-        raise InputError(f"{where}: {text!r}, wanted a finite number: predict again")
-    if re.fullmatch(whole, text) and low <= float(text) <= high:
-        return float(text)
-    raise InputError(f"{where}: {text!r}, wanted a whole number from {low} to {high}: predict again")
 
 
 def check_ids(values: dict[str, float], table: Table, name: str) -> None:
