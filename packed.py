@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 
 @dataclass
@@ -192,15 +193,16 @@ def dropout_mask(shape, p: float, like: torch.Tensor) -> torch.Tensor:
     return mask.view(shape)
 
 
-def _cheap(x: torch.Tensor) -> bool:
-    return SWITCHES.cheap_dropout and x.device.type == "cpu"
+def _cheap(x: torch.Tensor, p: float) -> bool:
+    """Whether sixteen bits an element will do: not where they would round p to 1, and 1 / (1 - p) is large."""
+    return SWITCHES.cheap_dropout and x.device.type == "cpu" and round(65536 * p) < 65536
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Dropout (Srivastava et al. 2014) of any shape: zero with probability p, else divide by 1 - p."""
     if not training or p == 0.0:
         return x
-    if p >= 1.0 or not _cheap(x):
+    if not _cheap(x, p):
         return F.dropout(x, p, training)
     return torch.addcmul(x.new_zeros(()), x, dropout_mask(x.shape, p, x), value=1.0 / (1.0 - p))
 
@@ -209,7 +211,7 @@ def add_dropout(residual: torch.Tensor, x: torch.Tensor, p: float, training: boo
     """residual + dropout(x), in one pass over memory."""
     if not training or p == 0.0:
         return residual + x
-    if p >= 1.0 or not _cheap(x):
+    if not _cheap(x, p):
         return residual + F.dropout(x, p, training)
     return torch.addcmul(residual, x, dropout_mask(x.shape, p, x), value=1.0 / (1.0 - p))
 
@@ -226,7 +228,7 @@ def packed_attention(
     p is the dropout probability on the attention weights. Same numbers as the padded form with padding keys masked.
     """
     drop = p if training else 0.0
-    if drop and _cheap(query):
+    if drop and _cheap(query, drop):
         return _GroupedAttention.apply(query, key, value, layout, heads, drop)
     out = []
     for group in layout.groups:
@@ -279,6 +281,7 @@ class _GroupedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # what is saved has lost its history: a second derivative would be wrong without a word
     def backward(ctx, grad):
         d_query, d_key, d_value = torch.empty_like(grad), torch.empty_like(grad), torch.empty_like(grad)
         for i, group in enumerate(ctx.layout.groups):
