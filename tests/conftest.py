@@ -3,6 +3,7 @@
 Follows pytest's conftest convention.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -11,28 +12,67 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import weights
+from bert import BertConfig, BertModel
 from errors import InputError
+from tokenizer import BertTokenizer
 
 
-@pytest.fixture
-def reference(tmp_path):
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
     """reference(subcommand, request) -> answer of reference_transformers.py; both are what JSON can hold."""
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed: nothing to compare with")
     script = Path(__file__).with_name("reference_transformers.py")
-    asked, answered = tmp_path / "request.json", tmp_path / "answer.json"
+    folder = tmp_path_factory.mktemp("reference")
+    asked, answered = folder / "request.json", folder / "answer.json"
 
     def ask(subcommand, request):
         asked.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-E", str(script), subcommand, str(asked), str(answered)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(answered.read_text(encoding="utf-8"))
 
     return ask
+
+
+WORDS = "a the film was good bad very not dull bright , . ? cat dog sat ran on mat who why ##s ##ly ##ing".split()
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer():
+    """An invented vocabulary of 29 pieces; texts are cut at 24 tokens."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    return BertTokenizer({piece: i for i, piece in enumerate(pieces)}, model_max_length=24)
+
+
+@pytest.fixture
+def tiny_config():
+    """Three small layers for that vocabulary. Wide initial weights, so that attention is far from uniform."""
+    return BertConfig(
+        vocab_size=29,
+        hidden_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=24,
+        initializer_range=0.3,
+    )
+
+
+@pytest.fixture
+def tiny(tiny_config):
+    """tiny(seed=0, **changes to the config) -> a random encoder in evaluation mode."""
+
+    def build(seed=0, **changes):
+        torch.manual_seed(seed)
+        return BertModel(dataclasses.replace(tiny_config, **changes)).eval()
+
+    return build
 
 
 @pytest.fixture(scope="session")
