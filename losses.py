@@ -26,10 +26,12 @@ def negative_pearson(scores: torch.Tensor, labels: torch.Tensor, eps: float = 1e
     A batch in which one side is constant (a batch of one, too) has no correlation: there the loss is 0 and so is its
     gradient. Unlike a mean over examples it cannot be accumulated over parts of a batch.
     """
-    x = scores - scores.mean(dim=0)
-    y = labels.to(scores.dtype)
-    y = y - y.mean(dim=0)
-    return -(x * y).sum(dim=0) / ((x.square().sum(dim=0) * y.square().sum(dim=0)) + eps**2).sqrt()
+    labels = labels.to(scores.dtype)
+    x, y = scores - scores.mean(dim=0), labels - labels.mean(dim=0)
+    loss = -(x * y).sum(dim=0) / ((x.square().sum(dim=0) * y.square().sum(dim=0)) + eps**2).sqrt()
+    # eps keeps the division finite; at constant scores it would leave a gradient of 1 / eps, larger than any other.
+    constant = (scores.amax(dim=0) == scores.amin(dim=0)) | (labels.amax(dim=0) == labels.amin(dim=0))
+    return loss.masked_fill(constant, 0.0)
 
 
 # Adding a loss is one function above and one line here. Each takes (outputs, labels).
