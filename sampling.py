@@ -3,7 +3,7 @@
 round_robin, proportional and annealed sampling after Stickland and Murray 2019, "BERT and PALs" (arXiv 1902.02671).
 A schedule is a pure function of (seed, epoch): nothing has to be saved to continue in the middle.
 
-Every schedule makes the same number of steps an epoch, as many as one pass over every task takes, so that they cost the same.
+Every schedule makes the same number of steps an epoch, as many as one pass over every task takes, so all cost alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Schedule:
         raise TypeError("a Schedule has no order of its own; use one of SCHEDULES")
 
     def epoch(self, epoch: int) -> list[Step]:
-        """The steps of epoch 0, 1, ...: each task goes through all its rows in a new random order before any comes again."""
+        """The steps of epoch 0, 1, ...
+
+        Over the whole run a task goes through all its rows before any comes again, each time in a new random order.
+        """
         used = dict.fromkeys(self.sizes, 0)
         for earlier in range(epoch):
             for name in self._order(earlier):
@@ -87,7 +90,7 @@ class Proportional(Schedule):
 
 
 class Annealed(Schedule):
-    """Each step draws a task with probability proportional to rows ** a, where a falls from 1 in the first epoch to 0.2 in the last."""
+    """Each step draws a task with probability proportional to rows ** a; a falls from 1 to 0.2, first epoch to last."""
 
     def order(self, epoch: int) -> list[str]:
         exponent = 1.0 - 0.8 * epoch / max(self.epochs - 1, 1)
