@@ -1,7 +1,7 @@
 """What a run will cost, before it starts: parameters that learn, time and memory.
 
-Counts the arithmetic of the linear maps (2 operations a weight and token forward, twice that backward; Kaplan et al. 2020,
-arXiv 2001.08361, section 2.1) and divides by the speed of a matrix product measured here and now.
+Counts the arithmetic of the linear maps (2 operations a weight and token forward, twice that backward; Kaplan et al.
+2020, arXiv 2001.08361, section 2.1) and divides by the speed of a matrix product measured here and now.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from model import MultitaskBERT
 from sampling import Schedule
 
-# The part of the matrix-product speed that a whole training or encoding step reaches on real tokens (measured, two CPU cores).
+# The part of that speed which a whole training or encoding step reaches on real tokens (measured, two CPU cores).
 EFFICIENCY = 0.55
 FLOAT_BYTES = 4
-# Numbers of H floats that one layer keeps for the backward pass, a token (inputs of the linear maps, GELU, LayerNorms, masks).
+# Rows of H floats that a layer keeps a token for the backward pass (inputs of linear maps, GELU, LayerNorms, masks).
 KEPT_PER_LAYER = 24
 
 
@@ -44,33 +44,51 @@ def linear_weights(module: torch.nn.Module) -> int:
     return sum(m.weight.numel() for m in module.modules() if isinstance(m, torch.nn.Linear))
 
 
-def describe_cost(model: MultitaskBERT, data: dict, schedule: Schedule, option: str) -> str:
-    """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
+def count_operations(model: MultitaskBERT, data: dict, epochs: int, option: str) -> int:
+    """Additions and multiplications of the linear maps over the whole run. data: task -> split -> TaskData.
 
-    data: task -> split -> TaskData.
+    Training runs forward and backward over train, each epoch; the dev files are predicted before the first epoch, after
+    each, and with the best model; the test files once. Under pretrain the encoder sees every sentence once, repeated
+    ones counted, and only heads are trained.
     """
-    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = sum(p.numel() for p in model.parameters())
-    encoder = linear_weights(model.bert.encoder)
-    epochs, operations = schedule.epochs, 0
+    encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
-        train, dev = splits["train"].tokens, splits["dev"].tokens
+        train, dev, test = (splits[split].tokens for split in ("train", "dev", "test"))
+        passes = 3 * epochs * train + (epochs + 2) * dev + test
         if option == "finetune":
-            operations += 2 * (encoder + head) * (3 * epochs * train + (epochs + 2) * dev + splits["test"].tokens)
-        else:  # the encoder runs once over every sentence
-            operations += 2 * encoder * sum(rows.tokens for rows in splits.values())
-            operations += 2 * head * (3 * epochs * train + (epochs + 2) * dev + splits["test"].tokens)
-    seconds = operations / (EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size))
-    batch = max(schedule.batch_size * float(splits["train"].lengths.mean()) for splits in data.values())
+            operations += 2 * (encoder + head) * passes
+        else:
+            operations += 2 * encoder * (train + dev + test) + 2 * head * passes
+    return operations
+
+
+def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str) -> float:
+    """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass."""
+    learning, total = _parameters(model)
+    rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
     layers = model.bert.config.num_hidden_layers if option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
-    kept = batch * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
-    memory = FLOAT_BYTES * (total + 3 * learning + kept)
+    kept = batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
+    return FLOAT_BYTES * (total + 3 * learning + kept)
+
+
+def describe_cost(model: MultitaskBERT, data: dict, schedule: Schedule, option: str) -> str:
+    """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`."""
+    learning, total = _parameters(model)
+    speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
+    seconds = count_operations(model, data, schedule.epochs, option) / speed
+    memory = count_memory(model, data, schedule.batch_size, option)
     return (
         f"learning   {learning:,} of {total:,} parameters; about {_duration(seconds)} on this device, "
         f"{memory / 1e9:.1f} GB of memory"
     )
+
+
+def _parameters(model: MultitaskBERT) -> tuple[int, int]:
+    """How many numbers learn, of how many."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(size for size, learns in sizes if learns), sum(size for size, _ in sizes)
 
 
 def _duration(seconds: float) -> str:
