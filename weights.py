@@ -49,11 +49,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class File:
-    """A file of known weights. `sha256` is None where nobody has told us the hash: then only its presence counts."""
+    """A file of known weights, with its size in bytes."""
 
     name: str
-    size: int | None = None
-    sha256: str | None = None
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ BERT_BASE = Known(
     about="the course's encoder, 12 layers of 768",
     files=(
         File(SAFETENSORS, 440449768, "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"),
-        File("config.json"),
+        File("config.json", 570, "7160e1553ad2ca51d8c1cb066be533db31826e12d173824c1bb0cb1a4f187d20"),
         # Published with the same word list, byte for byte, as the embedded weights.
         File("vocab.txt", 231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
     ),
@@ -123,7 +123,7 @@ def find(name_or_dir: str | os.PathLike | None = None) -> Weights:
             raise InputError(_absent(known))
         folder = packaged
     _verify(known, folder)
-    origin = f"{known.name} from {_short(folder)}, {why}; SHA-256 verified; {known.about}"
+    origin = f"{known.name} from {short(folder)}, {why}; SHA-256 verified; {known.about}"
     return Weights(known.name, folder, origin, known.tensors.sha256, verified=True)
 
 
@@ -173,7 +173,7 @@ def _find_folder(folder: Path) -> Weights:
     # A copy of known weights is as good as the original, wherever it stands.
     same = [known.name for known in KNOWN.values() if known.tensors.sha256 == digest]
     judgement = f"which is {same[0]}'s" if same else "which nothing here can verify"
-    origin = f"the folder {_short(folder)}, asked for by path; SHA-256 {digest[:12]}..., {judgement}"
+    origin = f"the folder {short(folder)}, asked for by path; SHA-256 {digest[:12]}..., {judgement}"
     return Weights(os.fspath(folder), folder, origin, digest, verified=bool(same))
 
 
@@ -182,17 +182,17 @@ def _no_folder(folder: Path) -> str:
 
 
 def _absent(known: Known) -> str:
-    folder = _short(known.folder)
+    folder = short(known.folder)
     if known.package:
         return f"{known.name} is not in {folder}, nor is the package that ships it installed: run ./setup.sh"
     names = [file.name for file in known.files]
     return (
-        f"{known.name} is not set up: put {', '.join(names[:-1])} and {names[-1]} of {known.hub} "
-        f"(revision {known.revision[:7]}) into {folder}, or choose --model {MINILM.name}"
+        f"{known.name} is not set up: run ./setup.sh --full, which fetches it, or put {', '.join(names[:-1])} and "
+        f"{names[-1]} of {known.hub} (revision {known.revision[:7]}) into {folder}, or choose --model {MINILM.name}"
     )
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
     """`path` as a user in the repository root would type it."""
     with suppress(ValueError):
         return str(Path(path).resolve().relative_to(ROOT))
@@ -216,34 +216,35 @@ def _verify(known: Known, folder: Path) -> None:
     """Raises InputError unless every file of `known` stands in `folder` with its size and hash."""
     stamped = _read_stamp(folder)
     states = {file: _verify_file(known, folder, file, stamped.get(file.name)) for file in known.files}
-    if any(state and stamped.get(file.name) != f"{file.sha256} {state}" for file, state in states.items()):
+    if any(stamped.get(file.name) != f"{file.sha256} {state}" for file, state in states.items()):
         _write_stamp(folder, states)
 
 
-def _verify_file(known: Known, folder: Path, file: File, stamped: str | None) -> str | None:
-    """The file's state for the stamp (None where no hash is known), after checking what `stamped` doesn't vouch for."""
+def _verify_file(known: Known, folder: Path, file: File, stamped: str | None) -> str:
+    """The file's state for the stamp, after checking what `stamped` doesn't vouch for."""
     path = folder / file.name
     if folder != known.folder:
         remedy = REINSTALL
     elif known.package:
         remedy = "run ./setup.sh, which copies it again"
     else:
-        remedy = f"replace it by the one of {known.hub}, revision {known.revision[:7]}"
+        remedy = (
+            f"move it away if it is there and run ./setup.sh --full, or put the one of {known.hub}, "
+            f"revision {known.revision[:7]}, there"
+        )
     try:
         status = path.stat()
     except OSError as error:
-        raise InputError(f"{_short(path)}: {error.strerror}: {remedy}") from error
-    if file.sha256 is None:
-        return None
+        raise InputError(f"{short(path)}: {error.strerror}: {remedy}") from error
     state = _state(status)
     if stamped == f"{file.sha256} {state}":
         return state
     if status.st_size != file.size:
         problem = "cut short" if status.st_size < file.size else "too long"
-        raise InputError(f"{_short(path)}: {problem}: {status.st_size:,} bytes, wanted {file.size:,}: {remedy}")
+        raise InputError(f"{short(path)}: {problem}: {status.st_size:,} bytes, wanted {file.size:,}: {remedy}")
     found = sha256(path)
     if found != file.sha256:
-        raise InputError(f"{_short(path)}: altered: SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...: {remedy}")
+        raise InputError(f"{short(path)}: altered: SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...: {remedy}")
     return state
 
 
@@ -262,11 +263,11 @@ def _read_stamp(folder: Path) -> dict[str, str]:
     return {}
 
 
-def _write_stamp(folder: Path, states: dict[File, str | None]) -> None:
+def _write_stamp(folder: Path, states: dict[File, str]) -> None:
     # Weights on a disk that we can't write to (a shared folder, the package's) are verified at each start instead.
     if WEIGHTS in folder.parents:
         with suppress(InputError), atomic_write(folder / STAMP) as stamp:
-            stamp.writelines(f"{file.sha256} {state} {file.name}\n" for file, state in states.items() if state)
+            stamp.writelines(f"{file.sha256} {state} {file.name}\n" for file, state in states.items())
 
 
 def _hash_once(path: Path) -> str:
@@ -309,7 +310,7 @@ def place(known: Known) -> str:
     # Always written, so that it is newer than this file: setup.sh takes an older one for another version's.
     _write_stamp(known.folder, states)
     done = f"copied {', '.join(copied)} from the installed package" if copied else "in place"
-    return f"{known.name} in {_short(known.folder)}: {done}, SHA-256 verified"
+    return f"{known.name} in {short(known.folder)}: {done}, SHA-256 verified"
 
 
 def _copy(source: Path, target: Path, file: File) -> None:

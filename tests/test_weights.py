@@ -53,9 +53,8 @@ def known(tmp_path, monkeypatch):
 
 @pytest.fixture
 def from_hub(known, monkeypatch):
-    """Known weights `big`, shipped by no package and without a known hash for config.json."""
-    files = tuple(File("config.json") if file.name == "config.json" else file for file in known.files)
-    big = Known("big", "someone/big", "9876543210", "another stand-in", files)
+    """Known weights `big`, shipped by no package."""
+    big = Known("big", "someone/big", "9876543210", "another stand-in", known.files)
     monkeypatch.setattr(weights, "KNOWN", {"tiny": known, "big": big})
     monkeypatch.setattr(weights, "BERT_BASE", big)
     return big
@@ -153,14 +152,18 @@ def test_the_package_is_absent(known, tmp_path):
 def test_hub_weights_placed_by_hand_become_the_default(from_hub):
     assert weights.find().name == "tiny"
     message = refusal(weights.find, "big")
-    assert "put model.safetensors, config.json and vocab.txt of someone/big (revision 9876543) into" in message
+    assert (
+        "big is not set up: run ./setup.sh --full, which fetches it, or put model.safetensors, config.json" in message
+    )
+    assert "config.json and vocab.txt of someone/big (revision 9876543) into" in message
     assert refusal(weights.place, from_hub) == message
     write_folder(from_hub.folder)
     found = weights.find()
     assert (found.name, found.verified) == ("big", True)
     assert weights.find("tiny").name == "tiny"
     (from_hub.folder / "config.json").unlink()
-    assert "config.json: No such file or directory: replace it by the one of someone/big" in refusal(weights.find)
+    message = refusal(weights.find)
+    assert "config.json: No such file or directory: move it away if it is there and run ./setup.sh --full" in message
     (from_hub.folder / "model.safetensors").write_bytes(b"")
     assert "cut short" in refusal(weights.place, from_hub)
 
@@ -340,7 +343,7 @@ def test_the_command_fails_on_one_line(tmp_path):
     command = [sys.executable, "weights.py", "bert-base-uncased"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr.startswith("error: bert-base-uncased is not set up: put model.safetensors, config.json and")
+    assert result.stderr.startswith("error: bert-base-uncased is not set up: run ./setup.sh --full, which fetches")
     assert result.stderr.count("\n") == 1
 
 
