@@ -1,13 +1,15 @@
 """Encodings of a frozen encoder, computed once and kept in a memory-mapped file.
 
-Under `--option pretrain` the encoder does not change, so neither do its outputs: every distinct sentence is encoded once, in
-evaluation mode, and every epoch trains the heads from the file. (The feature-based approach of Devlin et al. 2018, section 5.3.)
+The feature-based approach of Devlin et al. 2018 (arXiv 1810.04805), section 5.3. Under `--option pretrain` the encoder
+does not change, so neither do its outputs: every distinct sentence is encoded once, in evaluation mode, and every epoch
+trains the heads from the file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -44,9 +46,9 @@ class Store:
     ) -> Store:
         """Encode what is not on disk yet. sentences: arrays of token ids, repeated ones welcome.
 
-        The file's name is a hash of the encoder's weights and of every token id, so a change of weights, tokenizer, truncation or text
-        makes another file. It takes its name only when it is complete. progress is told the tokens encoded so far.
-        Raises InputError if it cannot be written.
+        The file's name is a hash of the encoder's weights and of every token id, so a change of weights, tokenizer,
+        truncation or text makes another file. It takes its name only when it is complete. progress is told the tokens
+        encoded so far. Raises InputError if it cannot be written.
         """
         distinct = sorted({ids.tobytes() for ids in sentences}, key=lambda key: (-len(key), key))
         key = hashlib.sha256(f"last hidden state, float32, {weights_sha256}".encode())
@@ -65,7 +67,8 @@ class Store:
 def _encode(encoder: BertModel, distinct: list[bytes], path: Path, shape: tuple[int, int], progress) -> None:
     """Write the hidden states of `distinct` (longest first) one after the other to `path`."""
     device = encoder.embeddings.word_embeddings.weight.device
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Not the process's number: two containers on one disk may both have number 1.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
     done = start = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
