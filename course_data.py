@@ -1,4 +1,4 @@
-"""The course's own data files: what they are called, and how a copy is recognised.
+"""The course's own data files: what they are called, how a copy is recognised, and when they are what a command reads.
 
 Follows the public starter gpoesia/minbert-default-final-project at commit 7ac8260; git names a file by the SHA-1 of
 "blob <size>\\0" and its bytes, so a copy can be checked without fetching it again.
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from files import cannot
 
+DATA = Path(__file__).resolve().parent / "data"
 BLOBS = {
     "ids-sst-train.csv": "9cb7333cb1dae49c2bd2a4b56a24882a6e8704b5",
     "ids-sst-dev.csv": "3171aa629a340809d2db4a50df8f6e5ec9420ab0",
@@ -38,3 +39,15 @@ def blob_id(path: str | os.PathLike) -> str:
 def is_course_file(path: str | os.PathLike) -> bool:
     """Whether the file is one of the course's, byte for byte, whatever it is called here."""
     return blob_id(path) in BLOBS.values()
+
+
+def choose_data(data: Path | None = None) -> tuple[Path, str]:
+    """The folder a command reads its data from, and why: the one asked for, else the course's files, else the sample.
+
+    data/ with any of the course's training files in it counts as theirs, so that a missing one is named.
+    """
+    if data is not None:
+        return data, "asked for"
+    if any((DATA / name).is_file() for name in BLOBS if name.endswith("-train.csv")):
+        return DATA, "the course's files stand there"
+    return DATA / "sample", "the bundled sample, since the course's files are not in data/"
