@@ -2,6 +2,8 @@
 
 Follows the file format of the CS 224N default project: tab-separated, a header line, quotes doubled inside quotes
 (RFC 4180, as Python's csv module reads it), although the names end in .csv.
+
+    python datasets.py --check [DIR]    the health of a folder of data files (data_check.py)
 """
 
 import codecs
@@ -11,6 +13,7 @@ import io
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,13 +88,15 @@ def read_examples(
     label_kind: str = "class",
     label_range: tuple[float, float] | None = None,
     clean: Callable[[str], str] | None = None,
+    faults: list[InputError] | None = None,
 ) -> Table:
     """Read a data file whole: every row is an Example, is in `dropped`, or is an error.
 
     columns: one or two text columns. label: the label's column, or None for a file without labels; a row whose label
     is blank is dropped. label_kind: "class" (whole numbers), "binary" (0 or 1), "score" (floats), within label_range,
     both ends included (default: LABEL_RANGES of the kind). clean: what is done to a text; as the course does,
-    `lower_and_strip` for single sentences and `preprocess_string` for pairs. Ids are lower-cased and stripped.
+    `lower_and_strip` for single sentences and `preprocess_string` for pairs. Ids are lower-cased and stripped. faults:
+    a list to which a row's error is added instead of being raised, the row left out: to see all of them in one look.
 
     Raises InputError, naming file, line, what was found and what to do, for a file that is absent, empty, not UTF-8 or
     without a wanted column; for a row with a wrong number of columns, a label that is no number or out of range, a
@@ -109,19 +114,28 @@ def read_examples(
     labels: dict[str, int | float] = {}  # few distinct ones: each is parsed once
     lines: dict[str, int] = {}
     examples, dropped = [], []
+
+    def refuse(line, what):
+        error = InputError(f"{path}, line {line}: {what}")
+        if faults is None:
+            raise error
+        faults.append(error)
+
     for line, row in rows:
         if len(row) != len(header):
-            raise InputError(
-                f"{path}, line {line}: {len(row)} columns, wanted {len(header)} as in the header "
-                f"({_list(header)}); separate columns with single tabs, and double quotes inside quotes"
+            wanted = f"wanted {len(header)} as in the header ({_list(header)})"
+            refuse(
+                line,
+                f"{len(row)} columns, {wanted}; separate columns with single tabs, and double quotes inside quotes",
             )
+            continue
         name = row[id_at].strip().lower()
         if not name:
-            raise InputError(f"{path}, line {line}: the id is blank; every row needs one of its own")
+            refuse(line, "the id is blank; every row needs one of its own")
+            continue
         if lines.setdefault(name, line) != line:
-            raise InputError(
-                f"{path}, line {line}: id {name!r} is on line {lines[name]} already; remove one of the two"
-            )
+            refuse(line, f"id {name!r} is on line {lines[name]} already; remove one of the two")
+            continue
         value = None
         if label_at is not None:
             text = row[label_at].strip()
@@ -132,11 +146,12 @@ def read_examples(
                 try:
                     labels[text] = parse(text)
                 except ValueError as error:
-                    raise InputError(f"{path}, line {line}: {label} is {text!r}, wanted {error}; correct it") from error
+                    refuse(line, f"{label} is {text!r}, wanted {error}; correct it")
+                    continue
             value = labels[text]
         texts = [clean(row[i]) for i in text_at]
         examples.append(Example(name, texts[0], texts[1] if len(texts) > 1 else None, value, line))
-    if not examples:
+    if not examples and not faults:
         found = f"all {len(dropped)} rows have a blank {label}" if dropped else "a header but no rows"
         raise InputError(f"{path}: {found}; fetch the file again, or choose another")
     return Table(path, examples, dropped, hashlib.sha256(content).hexdigest())
@@ -370,3 +385,9 @@ def _labels(labels: list, regression: bool = False):
 
     regression = regression or any(isinstance(label, float) for label in labels)
     return torch.tensor(labels, dtype=torch.float32 if regression else torch.long)
+
+
+if __name__ == "__main__":
+    from data_check import main  # it stands above this file and reads through it: imported only as the command
+
+    sys.exit(main())

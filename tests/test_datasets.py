@@ -177,6 +177,18 @@ def test_scores_out_of_range(write, value):
         similarity(write(PAIR_HEADER + f"0\ta\tx\ty\t{value}\n"))
 
 
+def test_faults_are_collected_where_a_list_for_them_is_given(write):
+    path = write(SINGLE_HEADER + "0\ta\tx\t7\n1\tb\ty\t2\n2\tb\tz\t3\n3\t \tz\t3\n4\tc\tz\n5\td\tz\t\n")
+    faults = []
+    table = read_examples(path, label="sentiment", faults=faults)
+    assert [e.id for e in table] == ["b"] and table.dropped == [(7, "blank sentiment")]
+    assert [str(fault).split(":")[0][-6:] for fault in faults] == ["line 2", "line 4", "line 5", "line 6"]
+    faults = []
+    assert len(read_examples(write(SINGLE_HEADER + "0\ta\tx\t7\n"), label="sentiment", faults=faults)) == 0
+    with pytest.raises(InputError, match="line 2: sentiment is '7'"):
+        raise faults[0]
+
+
 def test_a_range_of_its_own(write):
     path = write("id\tsentence\tlabel\na\tx\t2\n")
     with pytest.raises(InputError, match="label is '2', wanted a whole number from 0 to 1"):
@@ -225,10 +237,10 @@ def test_the_size_of_quora_is_read_in_seconds(write):
     path = write(
         header + "".join(f"{i}\t{i:025x}\t{words.format(i)}\t{words.format(-i)}\t0.0\n" for i in range(141_500))
     )
-    start = time.perf_counter()
+    start = time.process_time()
     table = read_examples(path, columns=PAIR, label="is_duplicate", label_kind="binary")
     assert len(table) == 141_500
-    assert time.perf_counter() - start < 20  # about 3 s on an idle core
+    assert time.process_time() - start < 10  # about 1.5 s, whatever else the machine does
 
 
 def test_reading_needs_neither_torch_nor_a_tokenizer():
