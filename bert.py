@@ -56,35 +56,55 @@ class BertConfig:
 
     def __post_init__(self):
         if self.hidden_act not in ACTIVATIONS:
-            raise InputError(f"config: hidden_act {self.hidden_act!r} is not known; known: {', '.join(ACTIVATIONS)}")
+            raise InputError(f"hidden_act {self.hidden_act!r} is not known; known: {', '.join(ACTIVATIONS)}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and field.name != "pad_token_id" and value < 1:
+                raise InputError(f"{field.name} is {value}; wanted 1 or more")
+            if field.name.endswith("_prob") and not 0 <= value <= 1:
+                raise InputError(f"{field.name} is {value}; wanted a probability from 0 to 1")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
-                f"config: hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )
+        if not 0 <= self.pad_token_id < self.vocab_size:
+            raise InputError(f"pad_token_id {self.pad_token_id} is outside the vocabulary of {self.vocab_size}")
 
     @classmethod
     def from_dict(cls, values: dict, source: str = "config") -> BertConfig:
-        """Read Hugging Face's config.json; keys we do not use are ignored, an architecture we are not is refused."""
-        kind = values.get("model_type", "bert")
-        if kind != "bert":
-            raise InputError(f"{source}: model_type is {kind!r}; only 'bert' can be loaded here")
-        position = values.get("position_embedding_type", "absolute")
-        if position != "absolute":
-            raise InputError(f"{source}: position_embedding_type is {position!r}; only 'absolute' is supported")
+        """Read Hugging Face's config.json; keys we do not use are ignored, an architecture we are not is refused.
+
+        Raises InputError, naming the source, the key and what was found, for a value that no BERT can have.
+        """
+        remedy = "choose a BERT checkpoint, or copy the config.json that belongs to these weights"
+        if not isinstance(values, dict):
+            raise InputError(f"{source}: an object {{...}} is wanted: {remedy}")
+        for name, wanted in (("model_type", "bert"), ("position_embedding_type", "absolute")):
+            if values.get(name, wanted) != wanted:
+                raise InputError(f"{source}: {name} is {values[name]!r}; only {wanted!r} can be loaded here: {remedy}")
+        types = {"int": (int,), "float": (int, float), "str": (str,)}
+        words = {"int": "a whole number", "float": "a number", "str": "a name"}
         known = {field.name: field.type for field in dataclasses.fields(cls)}
         kept = {name: value for name, value in values.items() if name in known and value is not None}
         for name, value in kept.items():
-            wanted = {"int": int, "float": (int, float), "str": str}[known[name]]
-            if not isinstance(value, wanted) or isinstance(value, bool) or (known[name] == "int" and value < 0):
-                raise InputError(f"{source}: {name} is {value!r}; wanted a number of type {known[name]}")
-        return cls(**kept)
+            if not isinstance(value, types[known[name]]) or isinstance(value, bool):
+                raise InputError(f"{source}: {name} is {value!r}; wanted {words[known[name]]}: {remedy}")
+        try:
+            return cls(**kept)
+        except InputError as error:
+            raise InputError(f"{source}: {error}: {remedy}") from error
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | Path) -> BertConfig:
         """The config.json of a folder or of a known name."""
-        path = weights.find(name_or_folder).path / "config.json"
-        return cls.from_dict(read_json(path), str(path))
+        return cls.from_folder(weights.find(name_or_folder).path)
+
+    @classmethod
+    def from_folder(cls, folder: Path, **overrides) -> BertConfig:
+        """The config.json of a folder; overrides replace its numbers."""
+        path = folder / "config.json"
+        values = read_json(path)
+        return cls.from_dict({**values, **overrides} if isinstance(values, dict) else values, str(path))
 
     def to_dict(self) -> dict:
         return {"architectures": ["BertModel"], "model_type": "bert", **dataclasses.asdict(self)}
@@ -271,9 +291,10 @@ class BertModel(nn.Module):
         L + 1 tensors (B, T, H), the embedding output first.
         Raises ValueError for more tokens than positions, for an id outside the vocabulary, for shapes that do not fit.
         """
+        if input_ids.dim() != 2:
+            raise ValueError(f"input_ids must be (B, T), got {tuple(input_ids.shape)}")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        self._check(input_ids, attention_mask, token_type_ids)
         layout = Layout.of(attention_mask).to(input_ids.device)
         states = self.encode(input_ids, layout, token_type_ids, every_layer=output_hidden_states)
         states = tuple(layout.unpack(state) for state in states)  # (R, H) -> (B, T, H)
@@ -291,8 +312,10 @@ class BertModel(nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         """What `forward` does, on the packed rows: (B, T) ids and their layout, on one device -> hidden states (R, H).
 
-        One state, the last layer's; or with every_layer all L + 1, the embedding output first.
+        One state, the last layer's; or with every_layer all L + 1, the embedding output first. Raises what `forward`
+        raises.
         """
+        self._check(input_ids, layout, token_type_ids)
         if SWITCHES.packing:
             positions, mask = layout.positions, layout
             input_ids = layout.pack(input_ids)  # (B, T) -> (R,)
@@ -306,12 +329,11 @@ class BertModel(nn.Module):
             states = [*states, hidden] if every_layer else [hidden]
         return tuple(states) if SWITCHES.packing else tuple(layout.pack(state) for state in states)
 
-    def _check(self, input_ids, attention_mask, token_type_ids) -> None:
-        if input_ids.dim() != 2:
-            raise ValueError(f"input_ids must be (B, T), got {tuple(input_ids.shape)}")
-        for name, other in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if other is not None and other.shape != input_ids.shape:
-                raise ValueError(f"{name} is {tuple(other.shape)} but input_ids are {tuple(input_ids.shape)}")
+    def _check(self, input_ids: torch.Tensor, layout: Layout, token_type_ids: torch.Tensor | None) -> None:
+        types = None if token_type_ids is None else tuple(token_type_ids.shape)
+        for name, shape in (("attention_mask", (layout.batch, layout.width)), ("token_type_ids", types)):
+            if shape is not None and shape != tuple(input_ids.shape):
+                raise ValueError(f"{name} is {shape} but input_ids are {tuple(input_ids.shape)}")
         limit = self.config.max_position_embeddings
         if input_ids.shape[1] > limit:
             raise ValueError(
@@ -319,13 +341,15 @@ class BertModel(nn.Module):
                 "tokenize with truncation=True, or split the text"
             )
         # Looking at values would make a GPU wait, and there the embedding kernel checks; a CPU look costs nothing.
-        if input_ids.device.type == "cpu" and input_ids.numel():
-            low, high = input_ids.min().item(), input_ids.max().item()
-            if low < 0 or high >= self.config.vocab_size:
-                found = high if high >= self.config.vocab_size else low
-                raise ValueError(
-                    f"token id {found} is outside the vocabulary of {self.config.vocab_size}: wrong tokenizer?"
-                )
+        for name, ids, size in (
+            ("token id", input_ids, self.config.vocab_size),
+            ("token type", token_type_ids, self.config.type_vocab_size),
+        ):
+            if ids is not None and ids.device.type == "cpu" and ids.numel():
+                low, high = ids.min().item(), ids.max().item()
+                if low < 0 or high >= size:
+                    found = high if high >= size else low
+                    raise ValueError(f"{name} {found} is outside the {size} of this model: wrong tokenizer?")
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str | Path | None = None, **overrides) -> BertModel:
@@ -336,9 +360,7 @@ class BertModel(nn.Module):
         A missing pooler is left at its initialization, since sentence models often ship without.
         """
         folder = weights.find(name_or_folder).path
-        path = folder / "config.json"
-        config = BertConfig.from_dict({**read_json(path), **overrides}, str(path))
-        model = cls(config)
+        model = cls(BertConfig.from_folder(folder, **overrides))
         model.load_checkpoint(weights.read_state(folder), str(folder))
         return model.eval()
 
@@ -346,7 +368,9 @@ class BertModel(nn.Module):
         """Take the encoder's weights out of a checkpoint's state dict. Raises InputError naming what is missing."""
         wanted = self.state_dict()
         found = _rename(state, wanted)
-        missing = [name for name in wanted if name not in found and not name.startswith("pooler.")]
+        missing = [name for name in wanted if name not in found]
+        if missing == ["pooler.dense.weight", "pooler.dense.bias"]:
+            missing = []  # left as initialized
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError(
