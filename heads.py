@@ -5,15 +5,19 @@ Jia 2024 (Stanford CS 224N poster) for the output maps and the attention layers;
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from errors import InputError
 from packed import Layout, dropout
 from poolers import make_pooler
 from task_attention import ATTENTION_LAYERS
 from tasks import Task
+
+PAIR_SCORES = ("calibrated", "dot")
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,15 @@ class HeadConfig:
     """What a head is made of.
 
     attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
-    poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map.
+    poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map. pair_score: dot is
+    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate.
     """
 
     attention_layers: int
     attention_init: str = "default"
     pooler: str = "first"
     dropout_prob: float = 0.3
+    pair_score: str = "calibrated"
 
 
 class TaskHead(nn.Module):
@@ -45,6 +51,11 @@ class TaskHead(nn.Module):
         self.pooler = make_pooler(config.pooler, hidden_size)
         # One linear map. For a pair the same map W serves both sentences, and the score is <W a, W b>.
         self.output = nn.Linear(hidden_size, task.output_size or task.output_multiple * hidden_size)
+        if config.pair_score not in PAIR_SCORES:
+            raise InputError(f"--pair_score {config.pair_score}: not known; known: {', '.join(PAIR_SCORES)}")
+        # A correlation has no use for an offset, so only a score that is compared with zero gets one.
+        calibrated = task.is_pair and task.label_kind == "binary" and config.pair_score == "calibrated"
+        self.offset = nn.Parameter(torch.zeros(())) if calibrated else None
 
     def forward(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """Packed hidden states (R, H) of S sentences -> class logits (S, C), or for pairs one score a pair (S / 2,)."""
@@ -53,7 +64,27 @@ class TaskHead(nn.Module):
         if not self.task.is_pair:
             return outputs
         first, second = outputs.chunk(2, dim=0)
-        return (first * second).sum(dim=-1)
+        scores = (first * second).sum(dim=-1)
+        return scores if self.offset is None else scores + self.offset
+
+    @torch.no_grad()
+    def calibrate(self, states: tuple[torch.Tensor, ...], layout: Layout, positive: float) -> None:
+        """Set W's scale and the offset from some pairs: logits of deviation 1 around the log odds of `positive`.
+
+        Similar sentences have a large positive score <W a, W b> whatever W is (about 110 for the embedded weights after
+        a cross-attention layer). A model trained from there makes every score small and stays above zero: it calls all
+        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset are left alone.
+        """
+        if self.offset is None:
+            return
+        was_training = self.training
+        self.eval()
+        scale = self.forward(states, layout).std().clamp(min=1e-6).rsqrt()
+        self.output.weight.mul_(scale)
+        self.output.bias.mul_(scale)
+        self.offset.zero_()
+        self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout).mean())
+        self.train(was_training)
 
     def represent(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """The sentence vectors (S, H)."""

@@ -49,6 +49,7 @@ class ModelConfig:
         attention_init: str = "default",
         pooler: str | None = None,
         hidden_dropout_prob: float = 0.3,
+        pair_score: str = "calibrated",
         option: str = "finetune",
         model: str | None = None,
     ) -> ModelConfig:
@@ -61,7 +62,7 @@ class ModelConfig:
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
             heads[name] = HeadConfig(
-                layers, attention_init, pooler or ("first" if layers else "mean"), hidden_dropout_prob
+                layers, attention_init, pooler or ("first" if layers else "mean"), hidden_dropout_prob, pair_score
             )
         return cls(heads, option, model)
 
@@ -133,6 +134,15 @@ class MultitaskBERT(nn.Module):
     def loss(self, batch: Batch) -> torch.Tensor:
         """The task's loss, a scalar."""
         return LOSSES[batch.task.loss](self.outputs(batch), batch.labels)
+
+    @torch.no_grad()
+    def calibrate(self, batch: Batch, positive: float) -> None:
+        """Calibrate the head of the batch's task before training: see TaskHead.calibrate."""
+        was_training = self.training
+        self.eval()
+        states = self.encode(batch.input_ids, batch.layout) if batch.states is None else batch.states
+        self.heads[batch.task.name].calibrate(states, batch.layout, positive)
+        self.train(was_training)
 
     # The course's methods: padded ids and masks in, outputs out.
 

@@ -1,18 +1,22 @@
 """Train and evaluate the multi-task model: `python multitask_classifier.py --option finetune`.
 
-The command of the CS 224N default project, both seasons' flags. With nothing said it takes what setup.sh has put in place,
-trains one model for sentiment, paraphrase and similarity, and writes the leaderboard's six prediction files.
+The command of the CS 224N default project, both seasons' flags. With nothing said it takes what setup.sh has put in
+place, trains one model for sentiment, paraphrase and similarity, and writes the leaderboard's six prediction files.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import shlex
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -23,8 +27,9 @@ from datasets import read_examples
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, predict, write_predictions
-from files import write_json
+from files import atomic_write, write_json
 from frozen import Store
+from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS, ModelConfig, MultitaskBERT
 from poolers import POOLERS
 from run import ROOT, Run, environment, new_name
@@ -33,18 +38,23 @@ from schedules import SCHEDULES as LEARNING_RATES
 from task_attention import INITIALIZATIONS
 from tasks import TASKS, Task, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
-from training import Stopped, Trainer, TrainingOptions
+from training import Stopped, Trainer, TrainingOptions, on_signals
 
 __all__ = ["MultitaskBERT", "get_args", "main"]
 
+COMMAND = "multitask_classifier.py"
+CALIBRATION_PAIRS = 256
 SCORES = "scores.json"
 SPLITS = ("train", "dev", "test")
 CACHE = ROOT / "cache" / "encodings"
 
 
 def recommended_lr(hidden_size: int, option: str) -> float:
-    """The learning rate used when none is given: the poster's for bert-base (1e-3 for heads alone, 1e-5 for everything);
-    a smaller encoder bears, and needs, more when everything learns (tried: 2e-5, 5e-5, 1e-4)."""
+    """The learning rate used when none is given.
+
+    The poster's for bert-base: 1e-3 for heads alone, 1e-5 for everything. A smaller encoder bears, and needs, more when
+    everything learns (tried: 2e-5, 5e-5, 1e-4).
+    """
     if option == "pretrain":
         return 1e-3
     return 1e-5 if hidden_size >= 768 else 5e-5
@@ -53,157 +63,241 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Options
 
+# A resumed run keeps its options, except those that say where and how often.
+MAY_CHANGE = ("device", "use_gpu", "save_every", "resume")
+LARGEST_SEED = 2**63 - 1
+MOST_LAYERS = 99
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        usage="%(prog)s [--option {pretrain,finetune}] [options]",
         description="Train one BERT for several tasks and write the leaderboard's prediction files.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=120),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=120),
     )
     what = parser.add_argument_group("what to train")
     what.add_argument("--option", choices=OPTIONS, help="pretrain: the heads alone (default); finetune: everything")
-    what.add_argument("--fine-tune-mode", choices=FINE_TUNE_MODES, help="the same in the 2024 season's words")
+    what.add_argument(
+        "--fine-tune-mode", choices=FINE_TUNE_MODES, metavar="MODE", help=f"the same as {' or '.join(FINE_TUNE_MODES)}"
+    )
     what.add_argument("--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s)")
     what.add_argument(
         "--model", help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)"
     )
     what.add_argument(
-        "--data", type=Path, help="folder of the CSV files (default: data/ if they stand there, else data/sample)"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of the CSV files (default: data/ if they stand there, else data/sample)",
     )
 
     heads = parser.add_argument_group("heads (the poster's by default)")
     heads.add_argument(
-        "--attention", help="attention layers a task: 'sst=2,para=1,sts=3' (default), one number for all, 0 for none"
+        "--attention",
+        metavar="LAYERS",
+        help="attention layers a task: 'sst=2,para=1,sts=3' (default), one number for all, 0 for none",
     )
     heads.add_argument(
-        "--attention_init", choices=INITIALIZATIONS, default="default", help="uniform: Q, K, V from U(0.9, 1)"
+        "--attention_init",
+        choices=INITIALIZATIONS,
+        default="default",
+        help="uniform: query, key and value from U(0.9, 1)",
+    )
+    heads.add_argument(
+        "--pair_score",
+        choices=PAIR_SCORES,
+        default="calibrated",
+        help="logit of a pair: <W a, W b> (dot, the poster's) or with an offset set on some training pairs (default)",
     )
     heads.add_argument("--pooler", choices=POOLERS, help="default: first after attention layers, mean without any")
     heads.add_argument(
-        "--hidden_dropout_prob", type=float, default=0.3, help="in the heads (default 0.3, the course's)"
+        "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
     )
 
     how = parser.add_argument_group("how to train")
-    how.add_argument("--epochs", type=int, default=10, help="default 10, the course's")
-    how.add_argument("--batch_size", type=int, default=8, help="default 8, the course's; it fits every GPU")
-    how.add_argument("--lr", type=float, help="default: recommended for model and option, and printed")
+    how.add_argument("--epochs", type=int, metavar="N", default=10, help="default 10, the course's")
+    how.add_argument(
+        "--batch_size", type=int, metavar="N", default=8, help="default 8, the course's; it fits every GPU"
+    )
+    how.add_argument("--lr", type=float, help="default: the one recommended for model and option, which is printed")
     how.add_argument("--lr_decay", choices=LEARNING_RATES, default="constant", help="default constant, the course's")
     how.add_argument(
-        "--warmup", type=float, default=0.0, help="share of all steps over which the rate climbs (default 0)"
+        "--warmup",
+        type=float,
+        metavar="SHARE",
+        default=0.0,
+        help="of all steps, over which the rate climbs (default 0)",
     )
-    how.add_argument("--weight_decay", type=float, default=0.0, help="default 0, the course's")
+    how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0, the course's")
     how.add_argument(
-        "--clip", type=float, default=0.0, help="largest gradient norm; default 0, no clipping, as the course"
+        "--clip",
+        type=float,
+        metavar="NORM",
+        default=0.0,
+        help="largest gradient norm; default 0: no clipping, as there",
     )
     how.add_argument(
         "--schedule",
         choices=("separate", *SCHEDULES),
         default="proportional",
-        help="whose batch comes next (default proportional: every row once an epoch); separate: one model for each task",
+        help="whose batch comes next (default proportional: every row once an epoch); separate: one model a task",
     )
-    how.add_argument("--seed", type=int, default=11711, help="default 11711, the course's")
+    how.add_argument("--seed", type=int, metavar="N", default=11711, help="default 11711, the course's")
 
     where = parser.add_argument_group("where")
     where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (without it the best device there is)")
     where.add_argument("--device", help="cuda, cuda:1, mps or cpu")
-    where.add_argument("--run", type=Path, help="folder for this run (default runs/<time>-<option>)")
+    where.add_argument("--run", type=Path, metavar="DIR", help="folder for this run (default runs/<time>-<option>)")
+    where.add_argument("--resume", type=Path, metavar="RUN", help="continue a run that was stopped, with its options")
     where.add_argument(
-        "--resume", type=Path, metavar="RUN", help="continue a run that was stopped, with its own options"
-    )
-    where.add_argument(
-        "--save_every", type=float, default=10.0, help="minutes between checkpoints within an epoch (default 10)"
+        "--save_every",
+        type=float,
+        metavar="MINUTES",
+        default=10.0,
+        help="between checkpoints within an epoch (default 10)",
     )
 
     files = parser.add_argument_group(
-        "the course's file names (default: as the course names them, in --data and predictions/)"
+        "the course's file names",
+        "--TASK_train FILE, --TASK_dev FILE, --TASK_test FILE (default: as the course names them, in --data) and "
+        "--TASK_dev_out FILE, --TASK_test_out FILE (default: predictions/TASK-dev-output.csv and TASK-test-output.csv "
+        f"beside this program), where TASK is one of {', '.join(TASKS)}",
     )
     for name in TASKS:
-        for split in SPLITS:
-            files.add_argument(f"--{name}_{split}", type=Path, help=argparse.SUPPRESS if name == "cfimdb" else None)
-        for split in ("dev", "test"):
-            files.add_argument(f"--{name}_{split}_out", type=Path, help=argparse.SUPPRESS if name == "cfimdb" else None)
-    parser.add_argument(
-        "--local_files_only", action="store_true", help=argparse.SUPPRESS
-    )  # always so: nothing is downloaded
+        for role in (*SPLITS, "dev_out", "test_out"):
+            files.add_argument(f"--{name}_{role}", type=Path, help=argparse.SUPPRESS)
+    # The course's; here nothing is ever downloaded.
+    parser.add_argument("--local_files_only", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse and check the options; --fine-tune-mode becomes --option."""
-    args = build_parser().parse_args(arguments)
+    """Parse and check the options; --fine-tune-mode becomes --option, and --resume brings the run's own options."""
+    parser = build_parser()
+    args = parser.parse_args(arguments)
     mode = FINE_TUNE_MODES.get(args.fine_tune_mode)
     if mode and args.option and mode != args.option:
         raise InputError(
             f"--option {args.option} and --fine-tune-mode {args.fine_tune_mode} contradict each other: give one"
         )
     args.option = args.option or mode or "pretrain"
-    for name, value, low, high in (
-        ("epochs", args.epochs, 0, None),
-        ("batch_size", args.batch_size, 1, None),
-        ("seed", args.seed, 0, None),
-        ("hidden_dropout_prob", args.hidden_dropout_prob, 0, 1),
-        ("warmup", args.warmup, 0, 1),
-        ("lr", args.lr, 0, None),
-        ("weight_decay", args.weight_decay, 0, None),
-        ("clip", args.clip, 0, None),
-        ("save_every", args.save_every, 0, None),
-    ):
-        if value is not None and not (value >= low and (high is None or value <= high)):
-            wanted = f"{low} or more" if high is None else f"{low} to {high}"
-            raise InputError(f"--{name} is {value}, wanted {wanted}")
+    if args.resume:
+        # A default stands only where nothing does, so what isn't this object was typed.
+        untyped = object()
+        marked = argparse.Namespace(**dict.fromkeys(vars(args), untyped))
+        typed = {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
+        if "fine_tune_mode" in typed:
+            typed = typed - {"fine_tune_mode"} | {"option"}
+        args = resumed_args(args, typed)
+    check_ranges(args)
     return args
+
+
+def check_ranges(args: argparse.Namespace) -> None:
+    """Raises InputError for a number that is out of range, naming the option and what is wanted."""
+    for name, low, high in (
+        ("epochs", 0, sys.maxsize),
+        ("batch_size", 1, sys.maxsize),
+        ("seed", 0, LARGEST_SEED),
+        ("hidden_dropout_prob", 0, 1),
+        ("warmup", 0, 1),
+        ("lr", 0, sys.float_info.max),
+        ("weight_decay", 0, sys.float_info.max),
+        ("clip", 0, sys.float_info.max),
+        ("save_every", 0, sys.float_info.max),
+    ):
+        value = getattr(args, name)
+        if value is not None and not low <= value <= high:  # NaN is never in a range
+            large = high in (sys.maxsize, sys.float_info.max)
+            raise InputError(
+                f"--{name} is {value}, wanted {f'a number from {low} up' if large else f'{low} to {high}'}"
+            )
+    if args.device and args.use_gpu and torch_device(args.device).type == "cpu":
+        raise InputError(f"--use_gpu and --device {args.device} contradict each other: give one")
 
 
 def parse_attention(text: str | None, tasks: tuple[Task, ...]) -> dict[str, int]:
     """`sst=2,sts=0` or `0` -> layers a task; tasks not named keep the poster's number."""
     layers = {task.name: task.attention[1] for task in tasks}
-    for part in text.split(",") if text else []:
-        name, _, number = part.strip().rpartition("=")
-        if not number.isdigit() or (name and name not in layers):
-            raise InputError(f"--attention {text}: {part!r} is not understood; wanted sst=2,para=1,sts=3 or one number")
-        layers.update({name: int(number)} if name else dict.fromkeys(layers, int(number)))
+    wanted = ",".join(f"{name}={number}" for name, number in layers.items())
+    parts = [part.strip() for part in text.split(",")] if text is not None else []
+    for part in parts:
+        name, equals, number = part.rpartition("=")
+        known = name in layers if equals else len(parts) == 1
+        if not known or not number.isdecimal() or int(number) > MOST_LAYERS:
+            raise InputError(
+                f"--attention {text}: {part!r} is not understood; wanted {wanted} or one number for all, "
+                f"each from 0 to {MOST_LAYERS}"
+            )
+        layers.update({name: int(number)} if equals else dict.fromkeys(layers, int(number)))
     return layers
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of that name, which may not be there. Raises InputError for what is no name."""
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"--device {name}: not a device; wanted cuda, cuda:1, mps or cpu") from error
 
 
 def choose_device(args: argparse.Namespace) -> tuple[torch.device, str]:
     """The device and why. Raises InputError where what was insisted on is not there."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if args.device:
-        try:
-            device = torch.device(args.device)
-        except RuntimeError as error:
-            raise InputError(f"--device {args.device}: not a device; wanted cuda, cuda:1, mps or cpu") from error
+        device = torch_device(args.device)
         there = {"cuda": cuda, "mps": mps, "cpu": True}.get(device.type, False)
         if device.type == "cuda" and cuda and (device.index or 0) >= torch.cuda.device_count():
             there = False
         if not there:
-            raise InputError(
-                f"--device {args.device}: not there (CUDA {cuda}, MPS {mps}); leave it out for the best there is"
-            )
+            found = f"CUDA: {torch.cuda.device_count()} devices, MPS: {'yes' if mps else 'no'}"
+            raise InputError(f"--device {args.device}: not there ({found}); leave it out for the best there is")
         return device, "asked for"
     if args.use_gpu and not (cuda or mps):
-        driver = "" if torch.version.cuda else ": this torch is a CPU build"
-        raise InputError(
-            f"--use_gpu: no GPU that torch {torch.__version__} can use{driver}; leave it out to run on the CPU"
-        )
+        driver = "" if torch.version.cuda else ", which is built for CPUs alone"
+        raise InputError(f"--use_gpu: no GPU that torch {torch.__version__}{driver} can use; leave it out for the CPU")
     if cuda:
         return torch.device("cuda"), torch.cuda.get_device_name()
     if mps:
         return torch.device("mps"), "Apple GPU"
-    return torch.device("cpu"), f"no GPU found; {torch.get_num_threads()} threads"
+    return torch.device("cpu"), f"no GPU found; threads: {torch.get_num_threads()}"
 
 
 def choose_data(data: Path | None) -> tuple[Path, str]:
-    """The data folder and why. A folder with some of the course's files counts as theirs, so that a missing one is named."""
+    """The data folder and why. Raises InputError for one that isn't there.
+
+    A folder with some of the course's files counts as theirs, so that a missing one is named.
+    """
     if data is not None:
+        if not data.is_dir():
+            raise InputError(f"--data {data}: no such folder; name the one that holds the CSV files, or leave it out")
         return data, "asked for"
     if any((ROOT / "data" / task.files["train"]).is_file() for task in TASKS.values()):
         return ROOT / "data", "the course's files stand there"
     return ROOT / "data" / "sample", "the bundled sample, since the course's files are not in data/"
 
 
+def output_path(args: argparse.Namespace, task: Task, split: str) -> Path:
+    """Where the course's flags want the predictions; by default where prepare_submit.py looks for them."""
+    return getattr(args, f"{task.name}_{split}_out") or ROOT / "predictions" / task.predictions_file(split)
+
+
+def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...]) -> None:
+    """Raises InputError before hours of training for prediction files that could not be written after them."""
+    seen = {}
+    for task in tasks:
+        for split in ("dev", "test"):
+            option, path = f"--{task.name}_{split}_out", output_path(args, task, split)
+            if path.is_dir():
+                raise InputError(f"{option} {short(path)}: that is a folder: name a file in it")
+            other = seen.setdefault(path.resolve(), option)
+            if other != option:
+                raise InputError(f"{option} and {other} both name {short(path)}: give each a file of its own")
+
+
 def short(path: Path) -> str:
     """A path as short as it can be typed from here."""
-    path = Path(path).resolve()
+    path = Path(os.path.abspath(path))
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -226,10 +320,14 @@ class Job:
 def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, tokenizer: BertTokenizer) -> dict:
     """Read and tokenize every file of the tasks. Raises InputError for the first that can't be used."""
     data = {}
+    given = {getattr(args, f"{task.name}_{split}") for task in tasks for split in SPLITS}
+    folders = {Path(os.path.abspath(path.parent if path else folder)) for path in given}
+    if {ROOT / "data", ROOT / "data" / "sample"} <= folders:
+        raise InputError("files from data/ and from data/sample/ in one run: their scores would mean nothing; use one")
     for task in tasks:
         data[task.name] = {}
         for split in SPLITS:
-            path = getattr(args, f"{task.name}_{split}") or folder / task.files[split]
+            path = short(getattr(args, f"{task.name}_{split}") or folder / task.files[split])
             label = None if split == "test" else task.label
             table = read_examples(
                 path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range
@@ -242,24 +340,31 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
     for task in tasks:
         parts = []
         for split, rows in data[task.name].items():
-            dropped = f" ({len(rows.table.dropped)} dropped: {rows.table.dropped[0][1]})" if rows.table.dropped else ""
-            cut = f" ({rows.truncated} cut to {512} tokens)" if rows.truncated else ""
-            parts.append(f"{split} {len(rows):,}{dropped}{cut}")
+            notes = []
+            if rows.table.dropped:
+                line, reason = rows.table.dropped[0]
+                more = ", ..." if len(rows.table.dropped) > 1 else ""
+                notes.append(f"{len(rows.table.dropped)} left out: {reason}, line {line}{more}")
+            if rows.truncated:
+                notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
+            parts.append(f"{split} {len(rows):,}" + (f" ({'; '.join(notes)})" if notes else ""))
         say(f"           {task.name:<7}{', '.join(parts)}")
 
 
 def start(args: argparse.Namespace, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     tasks = parse_tasks(args.tasks)
+    parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
+    check_outputs(args, tasks)
+    device, reason = choose_device(args)
     source = weights.find(args.model)
-    say(f"model      {source.origin}")
+    say(textwrap.fill(f"model      {source.origin}", width=120, subsequent_indent=" " * 11))
     tokenizer = BertTokenizer.from_pretrained(source.path)
     folder, why = choose_data(args.data)
     say(f"data       {short(folder)}: {why}")
     data = read_data(args, tasks, folder, tokenizer)
     describe_data(tasks, data, say)
-    device, why = choose_device(args)
-    say(f"device     {device}: {why}")
+    say(f"device     {device}: {reason}")
     return Job(args, tasks, source, device, tokenizer, data)
 
 
@@ -269,6 +374,7 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
         [task.name for task in tasks],
         attention=parse_attention(args.attention, job.tasks),
         attention_init=args.attention_init,
+        pair_score=args.pair_score,
         pooler=args.pooler,
         hidden_dropout_prob=args.hidden_dropout_prob,
         option=args.option,
@@ -277,12 +383,22 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
 
 
 def run_config(job: Job, lr: float) -> dict:
-    """config.json: every resolved option, versions, commit, data and weights with their hashes."""
-    options = {k: str(v) if isinstance(v, Path) else v for k, v in vars(job.args).items() if k not in ("run", "resume")}
+    """config.json: every resolved option, versions, commit, data and weights with their hashes.
+
+    Paths are absolute, so that the run can be continued from another folder.
+    """
+    options = {
+        name: os.path.abspath(value) if isinstance(value, Path) else value
+        for name, value in vars(job.args).items()
+        if name not in ("run", "resume")
+    }
+    source = {**dataclasses.asdict(job.source), "path": os.path.abspath(job.source.path)}
+    if job.source.name not in weights.KNOWN:
+        options["model"] = source["path"]
     files = {
         task: {
             split: {
-                "path": str(rows.table.path),
+                "path": os.path.abspath(rows.table.path),
                 "rows": len(rows),
                 "dropped": rows.table.dropped,
                 "sha256": rows.table.sha256,
@@ -292,16 +408,19 @@ def run_config(job: Job, lr: float) -> dict:
         for task, splits in job.data.items()
     }
     return {
-        "command": "multitask_classifier.py",
+        "command": COMMAND,
         "options": {**options, "lr": lr},
-        "model": {key: str(value) for key, value in dataclasses.asdict(job.source).items()},
+        "model": source,
         "data": files,
         **environment(job.device),
     }
 
 
 def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -> tuple[Run, MultitaskBERT, list[dict]]:
-    """Train one model for these tasks in `folder`, or continue there. Returns the run, its best model and the evaluations."""
+    """Train one model for these tasks in `folder`, or continue there.
+
+    Returns the run, its best model and the evaluations.
+    """
     args = job.args
     run = Run(folder)
     torch.manual_seed(args.seed)
@@ -315,7 +434,8 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     say(describe_cost(model, data, schedule, args.option))
     if args.option == "pretrain":
         encode_once(job, model, data)
-    run.best.mkdir(parents=True, exist_ok=True)
+    for rows in train.values():
+        calibrate(model, rows, args.seed)
     job.tokenizer.save_pretrained(run.best)
 
     def evaluate() -> tuple[float, dict, str]:
@@ -339,6 +459,15 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     return run, model, progress.history
 
 
+def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
+    """Set the scale and offset of a paraphrase head from some training pairs and the share of positive labels."""
+    if rows.task.is_pair and rows.task.label_kind == "binary":
+        some = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATION_PAIRS]
+        ones = float(rows.labels.sum())
+        share = (ones + 1) / (len(rows) + 2)  # never 0 or 1, even if the labels are all the same
+        model.calibrate(rows.batch(some).to(model.device), share)
+
+
 def encode_once(job: Job, model: MultitaskBERT, data: dict) -> None:
     """Encode every distinct sentence with the frozen encoder, or find it on disk."""
     files = [rows for splits in data.values() for rows in splits.values()]
@@ -351,23 +480,33 @@ def encode_once(job: Job, model: MultitaskBERT, data: dict) -> None:
 
 
 def describe_score(found: Predictions) -> str:
-    """`sst accuracy 0.481 (loss 1.2)`."""
-    value = "undefined (constant predictions)" if found.score is None else f"{found.score:.3f}"
+    """`sst accuracy 0.481`."""
+    value = "undefined, counted as 0" if found.score is None else f"{found.score:.3f}"
     return f"{found.task.name} {found.task.metric} {value}"
 
 
 def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: Path) -> dict[str, Predictions]:
-    """Predict dev and test with the best model; write both to the run's folder and where the course's flags say."""
+    """Predict dev and test with the best model into the run's folder. Returns what was predicted on dev."""
     dev = {}
     for task in tasks:
         for split in ("dev", "test"):
             found = predict(model, job.data[task.name][split])
-            name = task.predictions_file(split)
-            write_predictions(folder / "predictions" / name, found)
-            write_predictions(getattr(job.args, f"{task.name}_{split}_out") or Path("predictions") / name, found)
+            write_predictions(folder / "predictions" / task.predictions_file(split), found)
             if split == "dev":
                 dev[task.name] = found
     return dev
+
+
+def hand_over(job: Job, folder: Path) -> list[Path]:
+    """Copy the run's prediction files to where the course's flags say, all of them once all are there."""
+    paths = []
+    for task in job.tasks:
+        for split in ("dev", "test"):
+            content = (folder / "predictions" / task.predictions_file(split)).read_bytes()
+            paths.append(output_path(job.args, task, split))
+            with atomic_write(paths[-1], "wb") as file:
+                file.write(content)
+    return paths
 
 
 def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predictions], say) -> None:
@@ -385,31 +524,50 @@ def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predicti
         say(f"{'leaderboard score':<24}{'':<11}{show(leaderboard_score(untrained)):>9}{show(score):>10}")
 
 
-def resumed_args(folder: Path) -> argparse.Namespace:
-    """The options of the run in `folder`, as they were given then. Raises InputError if it is finished or no run."""
-    options = dict(Run.open(folder).config.get("options", {}))
+def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespace:
+    """The options of the run that --resume names, as they were given then, with where it runs as typed now.
+
+    Raises InputError if it is finished or no run of this command, or if an option typed differs from the run's.
+    """
+    folder = args.resume
+    config = Run.open(folder).config
+    try:
+        options, command = dict(config["options"]), config["command"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / 'config.json'}: not a run's configuration: it can't be continued") from error
+    if command != COMMAND:
+        raise InputError(f"{folder} is a run of {command}: continue it with that command")
     if (folder / SCORES).is_file():
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
         )
-    actions = {action.dest: action for action in build_parser()._actions}
-    for name, value in options.items():
-        if value is not None and name in actions and actions[name].type is Path:
-            options[name] = Path(value)
-    return argparse.Namespace(**{**vars(get_args([])), **options, "run": folder, "resume": folder})
+    paths = {action.dest for action in build_parser()._actions if action.type is Path}
+    options = {name: Path(value) if value and name in paths else value for name, value in options.items()}
+    options["run"] = folder
+    for name in sorted(typed - set(MAY_CHANGE)):
+        now, then = getattr(args, name), options.get(name)
+        if now != then and not (then and os.path.abspath(str(now)) == os.path.abspath(str(then))):
+            raise InputError(f"--{name} {now} differs from the run's {then}: leave it out, or start a new run")
+    if "device" in typed:
+        options["use_gpu"] = False  # the run's wish for a GPU gives way to what is typed now
+    kept = {name: getattr(args, name) for name in typed & set(MAY_CHANGE)}
+    return argparse.Namespace(**{**vars(args), **options, **kept})
 
 
 def refuse_changes(run: Run, config: dict) -> None:
     """Raises InputError if weights or data are not what the run began with."""
-    before = run.config
-    changed = []
-    if before["model"]["sha256"] != config["model"]["sha256"]:
-        changed.append(f"weights {before['model']['name']} -> {config['model']['name']}")
-    for task, splits in before["data"].items():
-        for split, file in splits.items():
-            now = config["data"][task][split]
-            if file["sha256"] != now["sha256"]:
-                changed.append(f"{now['path']} ({file['rows']} rows -> {now['rows']})")
+    before, changed = run.config, []
+    try:
+        if before["model"]["sha256"] != config["model"]["sha256"]:
+            changed.append(f"weights {before['model']['name']} -> {config['model']['name']}")
+        for task, splits in config["data"].items():
+            for split, now in splits.items():
+                then = before["data"][task][split]
+                if then["sha256"] != now["sha256"]:
+                    changed.append(f"{short(now['path'])} ({then['rows']} rows -> {now['rows']})")
+    except (KeyError, TypeError) as error:
+        path = run.folder / "config.json"
+        raise InputError(f"{path}: does not say which weights and data the run used: start a new one") from error
     if changed:
         raise InputError(
             f"{run.folder} can't be continued, its inputs changed: {'; '.join(changed)}; restore them, or start anew"
@@ -423,9 +581,8 @@ def train(args: argparse.Namespace, say=print) -> Path:
     folder = args.run
     hidden = BertConfig.from_pretrained(job.source.path).hidden_size
     lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
-    say(
-        f"lr         {lr:g}{' (recommended for this model and option)' if args.lr is None else ''}, batch {args.batch_size}"
-    )
+    recommended = " (recommended for this model and option)" if args.lr is None else ""
+    say(f"lr         {lr:g}{recommended}, batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}")
     config = run_config(job, lr)
     if args.resume:
         refuse_changes(Run.open(folder), config)
@@ -436,17 +593,19 @@ def train(args: argparse.Namespace, say=print) -> Path:
     untrained, dev, runs = {}, {}, []
     for tasks in parts:
         part = folder / tasks[0].name if args.schedule == "separate" else folder
+        if args.schedule == "separate":
+            say(f"\n{tasks[0].title}, from the pretrained weights, in {short(part)}")
         run, model, history = train_one(job, tasks, part, lr, say)
         untrained.update({task.name: history[0]["dev"][task.name][task.metric] for task in tasks})
         dev.update(write_all(job, model, tasks, folder))
         runs.append(run)
     report(job, untrained, dev, say)
+    outputs = hand_over(job, folder)
     write_json(folder / SCORES, {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()})
     for run in runs:
         run.finish()
-    say(
-        f"predictions/ and {short(folder)}/predictions/ hold the prediction files; {time.monotonic() - began:.0f} s in all"
-    )
+    places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
+    say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s in all")
     return folder
 
 
@@ -454,18 +613,26 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
     folder = None
     try:
-        args = get_args(arguments)
-        if args.resume:
-            args = resumed_args(args.resume)
-        args.run = folder = args.run or ROOT / "runs" / new_name(args.option)
-        train(args)
+        with on_signals(_stop):
+            args = get_args(arguments)
+            args.run = folder = args.run or ROOT / "runs" / new_name(args.option)
+            train(args)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except Stopped:
-        print(f"stopped; continue with: python multitask_classifier.py --resume {short(folder)}", file=sys.stderr)
+    except (Stopped, KeyboardInterrupt):
+        if folder is None or not (folder / "config.json").is_file():
+            print("stopped before anything was written", file=sys.stderr)
+        else:
+            command = shlex.join(["python", short(Path(__file__)), "--resume", short(folder)])
+            print(f"stopped; continue with: {command}", file=sys.stderr)
         return 130
     return 0
+
+
+def _stop(*_) -> None:
+    """SIGTERM is taken as Ctrl-C, so that whatever is being written is cleaned up."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

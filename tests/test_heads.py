@@ -82,7 +82,8 @@ def test_table_2(task, layers, count):
         assert sum(weights.values()) == count  # nothing but linear maps is a matrix
         biases_and_norms = sum(p.numel() for p in head.parameters()) - count
         maps = {"self": 4, "cross": 5}[task.attention[0]]
-        assert biases_and_norms == layers * (maps + 2) * 768 + head.output.out_features
+        offset = 1 if task is PARA else 0
+        assert biases_and_norms == layers * (maps + 2) * 768 + head.output.out_features + offset
 
 
 def test_outputs_of_one_sentence_by_hand():
@@ -104,6 +105,34 @@ def test_score_of_a_pair_by_hand():
     # Packed: a0, a0's second, b1, b1's second, a1, b0. W of them: (1, .5), (2, -.5), (4, -.5), (1, 1.5).
     # <W a0, W b0> = 1 * 1 + .5 * 1.5; <W a1, W b1> = 4 * 2 + .5 * .5.
     assert head((rows,), layout).tolist() == [1.75, 8.25]
+
+
+def test_calibration_centers_a_pair_s_logits(encoder):
+    """Deviation 1 around the log odds of the share given; the order of the pairs by score stays."""
+    head = build(PARA, HeadConfig(1)).train()
+    states, layout = encode(encoder, both_sides([0, 1, 2]))
+    with torch.no_grad():
+        before = head.eval()(states, layout) - head.offset
+        head.train()
+        head.calibrate(states, layout, positive=0.37)
+        assert head.training
+        after = head.eval()(states, layout)
+    assert after.mean().item() == pytest.approx(math.log(0.37 / 0.63), abs=1e-5)
+    assert after.std().item() == pytest.approx(1.0, abs=1e-5)
+    assert after.argsort().tolist() == before.argsort().tolist()
+
+
+def test_only_a_score_that_is_compared_with_zero_has_an_offset():
+    with_offset = [task.name for task in TASKS.values() if TaskHead(task, 24, 4, HeadConfig(1)).offset is not None]
+    assert with_offset == ["para"]
+    assert TaskHead(PARA, 24, 4, HeadConfig(1, pair_score="dot")).offset is None
+
+
+def test_calibration_leaves_heads_without_offset_alone(encoder):
+    head = build(STS, HeadConfig(1))
+    before = {name: p.clone() for name, p in head.named_parameters()}
+    head.calibrate(*encode(encoder, both_sides([0, 1, 2])), positive=0.5)
+    assert all(torch.equal(before[name], p) for name, p in head.named_parameters())
 
 
 @pytest.mark.parametrize("name", list(HEADS))
@@ -188,3 +217,5 @@ def test_unknown_words_are_refused():
         TaskHead(SST, 24, 4, HeadConfig(1, attention_init="normal"))
     with pytest.raises(InputError, match="--pooler last: not known"):
         TaskHead(SST, 24, 4, HeadConfig(1, pooler="last"))
+    with pytest.raises(InputError, match="known: calibrated, dot"):
+        TaskHead(PARA, 24, 4, HeadConfig(1, pair_score="cosine"))
