@@ -19,6 +19,11 @@ from bert import BertConfig, BertModel
 from errors import InputError
 from tokenizer import BertTokenizer
 
+# Threads that wait for each other on small matrices, or on a busy machine, cost many times what they save; the variable
+# is for the commands that tests start.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
