@@ -8,6 +8,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from errors import InputError
 from files import cannot
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -44,9 +45,12 @@ def is_course_file(path: str | os.PathLike) -> bool:
 def choose_data(data: Path | None = None) -> tuple[Path, str]:
     """The folder a command reads its data from, and why: the one asked for, else the course's files, else the sample.
 
-    data/ with any of the course's training files in it counts as theirs, so that a missing one is named.
+    data/ with any of the course's training files in it counts as theirs, so that a missing one is named. Raises
+    InputError for a folder that isn't there.
     """
     if data is not None:
+        if not data.is_dir():
+            raise InputError(f"{data}: no such folder; name the one that holds the CSV files, or leave it out")
         return data, "asked for"
     if any((DATA / name).is_file() for name in BLOBS if name.endswith("-train.csv")):
         return DATA, "the course's files stand there"
