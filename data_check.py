@@ -75,10 +75,8 @@ def check_folder(folder: Path, tokenizer: BertTokenizer | None = None) -> dict:
     """All that is known of each task with a file in `folder`; `errors` lists what would make training fail.
 
     A file that can't be read is an error, and the others are looked at all the same. Without a tokenizer nothing is
-    said of tokens. Raises InputError if there is no such folder, or no task's file in it.
+    said of tokens. Raises InputError if no task's file is there.
     """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; name the one that holds the data files")
     held = [task for task in TASKS.values() if any((folder / name).exists() for name in task.files.values())]
     if not held:
         wanted = ", ".join(task.files["train"] for task in TASKS.values())

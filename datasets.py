@@ -53,16 +53,21 @@ class Table(Sequence):
     def __iter__(self):
         return iter(self.examples)
 
+    def reasons(self) -> dict[str, list[int]]:
+        """reason -> the lines dropped for it."""
+        found: dict[str, list[int]] = {}
+        for line, reason in self.dropped:
+            found.setdefault(reason, []).append(line)
+        return found
+
     def describe(self) -> str:
         """e.g. `data/quora-dev.csv: 20212 rows, 2 dropped (blank is_duplicate on lines 502, 1002)`."""
         found = f"{self.path}: {len(self)} rows"
         if not self.dropped:
             return found
-        reasons = dict.fromkeys(reason for _, reason in self.dropped)
         parts = []
-        for reason in reasons:
-            lines = [str(line) for line, why in self.dropped if why == reason]
-            shown = ", ".join(lines[:10]) + (f" and {len(lines) - 10} more" if len(lines) > 10 else "")
+        for reason, lines in self.reasons().items():
+            shown = ", ".join(map(str, lines[:10])) + (f" and {len(lines) - 10} more" if len(lines) > 10 else "")
             parts.append(f"{reason} on line{'s' if len(lines) > 1 else ''} {shown}")
         return f"{found}, {len(self.dropped)} dropped ({'; '.join(parts)})"
 

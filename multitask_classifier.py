@@ -23,6 +23,8 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
+from course_data import choose_data
+from data_check import exclude_shared, shared_rows
 from datasets import read_examples
 from errors import InputError
 from estimate import describe_cost
@@ -89,6 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="folder of the CSV files (default: data/ if they stand there, else data/sample)",
+    )
+    what.add_argument(
+        "--exclude_shared", action="store_true", help="leave out train rows that stand in dev or test, too"
     )
 
     heads = parser.add_argument_group("heads (the poster's by default)")
@@ -263,20 +268,6 @@ def choose_device(args: argparse.Namespace) -> tuple[torch.device, str]:
     return torch.device("cpu"), f"no GPU found; threads: {torch.get_num_threads()}"
 
 
-def choose_data(data: Path | None) -> tuple[Path, str]:
-    """The data folder and why. Raises InputError for one that isn't there.
-
-    A folder with some of the course's files counts as theirs, so that a missing one is named.
-    """
-    if data is not None:
-        if not data.is_dir():
-            raise InputError(f"--data {data}: no such folder; name the one that holds the CSV files, or leave it out")
-        return data, "asked for"
-    if any((ROOT / "data" / task.files["train"]).is_file() for task in TASKS.values()):
-        return ROOT / "data", "the course's files stand there"
-    return ROOT / "data" / "sample", "the bundled sample, since the course's files are not in data/"
-
-
 def output_path(args: argparse.Namespace, task: Task, split: str) -> Path:
     """Where the course's flags want the predictions; by default where prepare_submit.py looks for them."""
     return getattr(args, f"{task.name}_{split}_out") or ROOT / "predictions" / task.predictions_file(split)
@@ -325,14 +316,16 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
     if {ROOT / "data", ROOT / "data" / "sample"} <= folders:
         raise InputError("files from data/ and from data/sample/ in one run: their scores would mean nothing; use one")
     for task in tasks:
-        data[task.name] = {}
+        tables = {}
         for split in SPLITS:
             path = short(getattr(args, f"{task.name}_{split}") or folder / task.files[split])
             label = None if split == "test" else task.label
-            table = read_examples(
+            tables[split] = read_examples(
                 path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range
             )
-            data[task.name][split] = TaskData(task, table, tokenizer)
+        if args.exclude_shared:
+            tables["train"] = exclude_shared(*tables.values())
+        data[task.name] = {split: TaskData(task, table, tokenizer) for split, table in tables.items()}
     return data
 
 
@@ -340,15 +333,18 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
     for task in tasks:
         parts = []
         for split, rows in data[task.name].items():
-            notes = []
-            if rows.table.dropped:
-                line, reason = rows.table.dropped[0]
-                more = ", ..." if len(rows.table.dropped) > 1 else ""
-                notes.append(f"{len(rows.table.dropped)} left out: {reason}, line {line}{more}")
+            notes = [
+                f"{len(lines):,} left out: {reason}, line {lines[0]}{', ...' if len(lines) > 1 else ''}"
+                for reason, lines in rows.table.reasons().items()
+            ]
             if rows.truncated:
                 notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
             parts.append(f"{split} {len(rows):,}" + (f" ({'; '.join(notes)})" if notes else ""))
         say(f"           {task.name:<7}{', '.join(parts)}")
+    shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
+    counts = ", ".join(f"{name} {count:,}" for name, count in shared.items() if count)
+    if counts:
+        say(f"warning    train rows that stand in dev or test, too: {counts}; --exclude_shared leaves them out")
 
 
 def start(args: argparse.Namespace, say) -> Job:

@@ -15,6 +15,7 @@ import pytest
 
 import course_data
 import data_check
+import multitask_classifier
 from course_data import choose_data
 from data_check import check_folder, count_tokens, describe, exclude_shared, main, shared_rows
 from datasets import read_examples
@@ -218,6 +219,43 @@ def test_the_size_of_quora_costs_less_than_two_seconds(tmp_path):
     assert time.process_time() - start < 2  # about 0.2 s on an idle core
 
 
+def described(folder, tokenizer, *options):
+    """What training says of the data, and what it read."""
+    args, said = multitask_classifier.get_args(["--tasks", "sts", *options]), []
+    data = multitask_classifier.read_data(args, (STS,), folder, tokenizer)
+    multitask_classifier.describe_data((STS,), data, said.append)
+    return said, data
+
+
+def test_training_warns_of_shared_rows_and_leaves_them_out_when_asked(sts, tiny_tokenizer):
+    rows = [("a cat", "a dog", 1.0), ("x", "y", ""), ("the film", "a film", 2.0), ("a dog", "a cat .", 3.0)]
+    folder = sts(train=[*rows, ("ran", "sat", 4.0)], dev=[("a dog", "a cat", 1.0)], test=[("sat", "ran")])
+    said, data = described(folder, tiny_tokenizer)
+    assert len(data["sts"]["train"]) == 4
+    assert said[1:] == ["warning    train rows that stand in dev or test, too: sts 2; --exclude_shared leaves them out"]
+    said, data = described(folder, tiny_tokenizer, "--exclude_shared")
+    assert data["sts"]["train"].ids == ["ststrain2", "ststrain3"] and len(said) == 1
+    assert (
+        "train 2 (2 left out: stands in dev or test, line 2, ...; 1 left out: blank similarity, line 3), dev 1"
+        in said[0]
+    )
+    said, _ = described(sts(), tiny_tokenizer)
+    assert len(said) == 1  # nothing is shared
+
+
+def test_what_was_left_out_stands_in_the_runs_config(sts, minilm, tmp_path):
+    rows = [(f"cat {i}", f"dog {i}", i / 2) for i in range(4)]
+    folder = sts(train=rows, dev=rows[:1] + [("Red.", "Blue.", 2.0)])
+    out = [f"--sts_{split}_out={tmp_path / split}" for split in ("dev", "test")]
+    options = ["--tasks", "sts", "--data", str(folder), "--model", str(minilm), "--epochs", "0", "--device", "cpu"]
+    run = tmp_path / "run"
+    assert multitask_classifier.main([*options, "--exclude_shared", "--run", str(run), *out]) == 0
+    config = json.loads((run / "config.json").read_text())
+    assert config["options"]["exclude_shared"] is True
+    assert config["data"]["sts"]["train"]["rows"] == 3
+    assert config["data"]["sts"]["train"]["dropped"] == [[2, "stands in dev or test"]]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What would make training fail
 
@@ -289,7 +327,7 @@ def test_a_course_file_under_another_name(sst, monkeypatch):
 
 def test_folders_without_data(tmp_path):
     with pytest.raises(InputError, match="nowhere: no such folder"):
-        check_folder(tmp_path / "nowhere")
+        choose_data(tmp_path / "nowhere")
     with pytest.raises(InputError, match="no task's file is there; wanted ids-sst-train.csv, quora-train.csv"):
         check_folder(tmp_path)
 
@@ -336,7 +374,7 @@ def test_without_weights_all_but_the_tokens_is_said(sst, capsys, monkeypatch):
 
 def test_the_default_folder_is_what_training_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(course_data, "DATA", tmp_path)
-    assert choose_data(Path("mine")) == (Path("mine"), "asked for")
+    assert choose_data(tmp_path) == (tmp_path, "asked for")
     assert choose_data()[0] == tmp_path / "sample"
     (tmp_path / "sts-train.csv").write_text("")
     assert choose_data() == (tmp_path, "the course's files stand there")
