@@ -93,7 +93,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder of the CSV files (default: data/ if they stand there, else data/sample)",
     )
     what.add_argument(
-        "--exclude_shared", action="store_true", help="leave out train rows that stand in dev or test, too"
+        "--exclude_shared",
+        action="store_true",
+        help="leave out train rows that stand in dev or test, too; default: kept, as in the course",
     )
 
     heads = parser.add_argument_group("heads (the poster's by default)")
