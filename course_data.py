@@ -11,6 +11,9 @@ from pathlib import Path
 from errors import InputError
 from files import cannot
 
+REPOSITORY = "github.com/gpoesia/minbert-default-final-project"
+COMMIT = "7ac8260577fc12a86c7aaf38918056c30054ef39"
+ADDRESS = f"https://raw.githubusercontent.com/gpoesia/minbert-default-final-project/{COMMIT}/data"
 DATA = Path(__file__).resolve().parent / "data"
 BLOBS = {
     "ids-sst-train.csv": "9cb7333cb1dae49c2bd2a4b56a24882a6e8704b5",
