@@ -1,0 +1,633 @@
+"""Fetching survives what networks and disks do, and nothing becomes the default before all of it is there.
+
+Follows fetch.py's and download.py's promises, against a server on loopback with small stand-ins for the hub's files and
+the course's; the last tests fetch real files from it where there are some.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from huggingface_hub import close_session, constants
+from loopback import PAGE, Served, Server
+
+import course_data
+import download
+import fetch
+import weights
+from errors import InputError
+from weights import File, Known
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = "model.safetensors"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def content(seed, size):
+    return hashlib.shake_256(seed.encode()).digest(size)
+
+
+HUB = {MODEL: content("model", 1_000_000), "config.json": b'{"model_type": "bert"}', "vocab.txt": b"[PAD]\n[UNK]\n"}
+COURSE = {
+    f"{task}-{split}.csv": content(task + split, 40_000)
+    for task in ("ids-sst", "quora")
+    for split in ("train", "dev", "test-student")
+}
+
+
+def blob_id(data):
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def known(name, files=HUB, hub="someone/big"):
+    pinned = tuple(File(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items())
+    return Known(name, hub, REVISION, "a stand-in", pinned)
+
+
+class Place:
+    """A folder with weights/tiny, which is the default, and data/sample; and a server that has the rest."""
+
+    def __init__(self, folder, server):
+        self.folder, self.server = folder, server
+        self.data, self.weights = folder / "data", folder / "weights"
+        (self.data / "sample").mkdir(parents=True)
+        (self.weights / "tiny").mkdir(parents=True)
+        for name, data in HUB.items():
+            (self.weights / "tiny" / name).write_bytes(data)
+        for name, data in HUB.items():
+            server.files[f"/someone/big/resolve/{REVISION}/{name}"] = Served(data)
+        for name, data in COURSE.items():
+            server.files[f"/data/{name}"] = Served(data)
+
+    def served(self, name):
+        return next(served for path, served in self.server.files.items() if path.endswith(f"/{name}"))
+
+    def defaults(self):
+        return weights.find().name, course_data.choose_data()[0].relative_to(self.folder).as_posix()
+
+    def fetched(self):
+        """Whether everything is in place, and nothing of the fetching is left."""
+        files = {self.weights / "big" / name: data for name, data in HUB.items()}
+        files |= {self.data / name: data for name, data in COURSE.items()}
+        left = [*self.folder.glob("*/.incoming"), *self.folder.rglob("*.part")]
+        return all(path.is_file() and path.read_bytes() == data for path, data in files.items()) and not left
+
+    def untouched(self):
+        """Whether runs find what they found before."""
+        names = {path.name for path in self.data.iterdir()} | {path.name for path in self.weights.iterdir()}
+        return names <= {"sample", "tiny", ".incoming", ".fetch.lock"} and self.defaults() == ("tiny", "data/sample")
+
+    def driver(self):
+        """A script that does what `python fetch.py` does, with these stand-ins."""
+        script = self.folder / "driver.py"
+        script.write_text(
+            f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "import course_data, fetch, weights\nfrom pathlib import Path\nfrom weights import File, Known\n"
+            f"weights.WEIGHTS = Path({str(self.weights)!r})\ncourse_data.DATA = Path({str(self.data)!r})\n"
+            f"weights.BERT_BASE = {known('big')!r}\nweights.KNOWN = {{'big': weights.BERT_BASE}}\n"
+            f"course_data.BLOBS = {course_data.BLOBS!r}\nsys.exit(fetch.main(sys.argv[1:]))\n"
+        )
+        return {
+            "args": [sys.executable, str(script)],
+            "env": {
+                **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
+                "HF_ENDPOINT": self.server.address,
+                "MINBERT_DATA_URL": f"{self.server.address}/data",
+                "NO_PROXY": "127.0.0.1",
+            },
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    with Server() as server:
+        place = Place(tmp_path, server)
+        monkeypatch.setattr(weights, "WEIGHTS", place.weights)
+        monkeypatch.setattr(weights, "MINILM", known("tiny"))
+        monkeypatch.setattr(weights, "BERT_BASE", known("big"))
+        monkeypatch.setattr(weights, "KNOWN", {"tiny": weights.MINILM, "big": weights.BERT_BASE})
+        monkeypatch.setattr(course_data, "DATA", place.data)
+        monkeypatch.setattr(course_data, "BLOBS", {name: blob_id(data) for name, data in COURSE.items()})
+        monkeypatch.setattr(download, "WAITS", (0.0, 0.0, 0.0, 0.0))
+        monkeypatch.setenv("MINBERT_DATA_URL", f"{server.address}/data/")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        close_session()
+        yield place
+        close_session()
+
+
+def refused(place, capsys, *arguments):
+    """What a fetch that fails says: its error line, and what follows. Nothing may have changed for runs."""
+    capsys.readouterr()
+    assert fetch.main(list(arguments)) == 1
+    output = capsys.readouterr()
+    assert output.out == "" and "Traceback" not in output.err
+    lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert place.untouched()
+    return lines[0], output.err.partition(lines[0])[2]
+
+
+# --- all goes well -----------------------------------------------------------------------------------------------
+
+
+def test_everything_becomes_the_default(place, capsys):
+    assert place.untouched()
+    assert fetch.main([]) == 0
+    assert place.fetched() and place.defaults() == ("big", "data")
+    assert "fetch: the course's data in " in capsys.readouterr().err
+    assert {method for method, _, _ in place.server.asked} == {"GET"}
+    assert len(place.server.asked) == len(HUB) + len(COURSE)
+
+
+def test_what_is_in_place_asks_no_network_and_hashes_no_weights(place, capsys, monkeypatch):
+    assert fetch.main([]) == 0
+    place.server.asked.clear()
+    capsys.readouterr()
+    monkeypatch.setattr(fetch, "sha256", lambda path: pytest.fail(f"{path} was hashed again"))
+    monkeypatch.setattr(weights, "sha256", lambda path: pytest.fail(f"{path} was hashed again"))
+    start = time.perf_counter()
+    assert fetch.main([]) == 0
+    assert time.perf_counter() - start < 1
+    said = capsys.readouterr().err
+    assert "in place, 6 files with the right hash" in said and "in place, 3 files with the right hash" in said
+    assert place.server.asked == []
+
+
+@pytest.mark.parametrize("only", ["data", "weights"])
+def test_one_half_can_be_fetched_alone(place, only):
+    assert fetch.main([only]) == 0
+    assert place.defaults() == {"data": ("tiny", "data"), "weights": ("big", "data/sample")}[only]
+    assert fetch.main([]) == 0
+    assert place.fetched() and len(place.server.asked) == len(HUB) + len(COURSE)
+
+
+def test_files_placed_by_hand_are_taken(place):
+    (place.weights / "big").mkdir()
+    (place.weights / "big" / MODEL).write_bytes(HUB[MODEL])
+    (place.data / "quora-dev.csv").write_bytes(COURSE["quora-dev.csv"])
+    assert fetch.main([]) == 0
+    assert place.fetched()
+    assert place.server.ranges(MODEL) == place.server.ranges("quora-dev.csv") == []
+
+
+def test_a_redirect_is_followed_with_the_range(place, monkeypatch):
+    place.server.files["/elsewhere"] = Served(HUB[MODEL], cut=300_000, failures=1)
+    place.served(MODEL).redirect = f"{place.server.address}/elsewhere"
+    assert fetch.main([]) == 0
+    assert place.fetched()
+    assert [r for _, path, r in place.server.asked if path == "/elsewhere"] == [None, "bytes=300000-"]
+
+
+def test_a_token_is_sent_to_the_hub_alone_and_only_when_named(place, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert fetch.main([]) == 0
+    sent = {
+        path.rsplit("/", 1)[-1]: "Authorization" in headers or "authorization" in headers
+        for (_, path, _), headers in zip(place.server.asked, place.server.agents, strict=True)
+    }
+    assert {name for name, token in sent.items() if token} == set(HUB)
+
+
+# --- cut off -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [MODEL, "quora-train.csv"])
+def test_a_cut_off_is_continued_at_once(place, capsys, name):
+    size = len((HUB | COURSE)[name])
+    place.served(name).cut, place.served(name).failures = size * 3 // 10, 1
+    assert fetch.main([]) == 0
+    assert place.fetched()
+    assert place.server.ranges(name) == [None, f"bytes={size * 3 // 10}-"]
+    assert place.server.sent == sum(map(len, [*HUB.values(), *COURSE.values()]))
+    assert "trying again in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [MODEL, "quora-train.csv"])
+def test_a_cut_off_is_continued_by_the_next_call(place, capsys, monkeypatch, name):
+    monkeypatch.setattr(download, "WAITS", ())
+    size = len((HUB | COURSE)[name])
+    place.served(name).cut = size * 3 // 10
+    error, after = refused(place, capsys)
+    assert f"{name}: no connection to 127.0.0.1 (" in error and "run ./setup.sh --full again" in error
+    assert "nothing has changed for runs, and what arrived is kept" in after
+    place.served(name).cut = None
+    place.server.asked.clear()
+    place.server.sent = 0
+    assert fetch.main([]) == 0
+    assert place.fetched() and place.defaults() == ("big", "data")
+    assert place.server.ranges(name) == [f"bytes={size * 3 // 10}-"]
+    capsys.readouterr()
+
+
+def test_a_long_download_may_be_cut_off_often(place, monkeypatch):
+    monkeypatch.setattr(download, "PROGRESS", 50_000)
+    place.served(MODEL).cut = 90_000
+    assert fetch.main([]) == 0
+    assert place.fetched() and len(place.server.ranges(MODEL)) == 12
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_stopped_in_the_middle_it_goes_on_later(place, sign, code):
+    place.served(MODEL).slow = 0.05
+    process = subprocess.Popen(**place.driver())
+    deadline = time.monotonic() + 60
+    while not any(download.size_of(part) > 150_000 for part in place.weights.glob(".incoming/*")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(sign)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == code and "Traceback" not in said
+    if sign == signal.SIGINT:
+        assert said.splitlines()[-1].startswith("fetch: stopped: nothing has changed for runs, and what arrived is")
+    assert place.untouched()
+    place.served(MODEL).slow = 0.0
+    assert fetch.main([]) == 0
+    assert place.fetched()
+    assert int(place.server.ranges(MODEL)[-1].removeprefix("bytes=").rstrip("-")) > 150_000
+
+
+def test_two_at_once_fetch_once(place):
+    place.served(MODEL).slow = 0.03
+    processes = [subprocess.Popen(**place.driver()) for _ in range(2)]
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert sum("another fetch is at work here: waiting" in text for text in said) == 1
+    assert place.fetched() and len(place.server.asked) == len(HUB) + len(COURSE)
+
+
+# --- not the file ------------------------------------------------------------------------------------------------
+
+
+def flipped(data):
+    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+@pytest.mark.parametrize("name", [MODEL, "vocab.txt", "ids-sst-dev.csv"])
+def test_a_flipped_byte_is_refused(place, capsys, name):
+    data = (HUB | COURSE)[name]
+    place.served(name).content = data[:-1] + bytes([data[-1] ^ 1])
+    error, after = refused(place, capsys)
+    assert f"{name}: what {place.server.address}/" in error and " sends is altered or cut short (hash " in error
+    assert len(place.server.ranges(name)) == 1
+    assert not list(place.folder.rglob(f"{name}.*.part"))
+    place.served(name).content = data
+    assert fetch.main([]) == 0 and place.fetched()
+
+
+def test_a_flipped_byte_is_refused_after_a_cut_off(place, capsys):
+    place.served(MODEL).cut, place.served(MODEL).failures = 300_000, 1
+    place.served(MODEL).content = flipped(HUB[MODEL])
+    assert "altered or cut short" in refused(place, capsys)[0]
+    # The part that was there might have been at fault, so the file is asked for whole, once.
+    assert place.server.ranges(MODEL) == [None, "bytes=300000-", None]
+
+
+def test_a_part_that_does_not_fit_is_thrown_away(place, capsys):
+    part = fetch.weights_group().download(fetch.weights_group().files[-1]).path
+    part.parent.mkdir()
+    part.write_bytes(bytes(400_000))
+    assert fetch.main([]) == 0 and place.fetched()
+    assert "does not fit what an earlier call left; beginning again" in capsys.readouterr().err
+    assert place.server.ranges(MODEL) == ["bytes=400000-", None]
+
+
+@pytest.mark.parametrize("name", [MODEL, "quora-dev.csv"])
+def test_a_part_that_is_too_long_is_thrown_away(place, name):
+    group = fetch.weights_group() if name == MODEL else fetch.data_group()
+    part = next(group.download(file).path for file in group.files if file.name == name)
+    part.parent.mkdir()
+    part.write_bytes(bytes(2_000_000))
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.ranges(name) == ([None] if name == MODEL else ["bytes=2000000-", None])
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/octet-stream"])
+@pytest.mark.parametrize("name", [MODEL, "ids-sst-train.csv"])
+def test_a_web_page_is_named_as_one_and_spoils_no_part(place, capsys, monkeypatch, name, kind):
+    monkeypatch.setattr(download, "WAITS", ())
+    place.served(name).cut = 10_000
+    refused(place, capsys)
+    honest = place.served(name)
+    path = next(path for path, served in place.server.files.items() if served is honest)
+    place.server.files[path] = Served(PAGE, kind=kind, ranges=False)
+    error, after = refused(place, capsys)
+    assert f"{name} sends a web page in its place: sign in where your network asks for it" in error
+    assert "by hand: config.json, vocab.txt, model.safetensors of someone/big at revision 0123456789abcdef" in after
+    honest.cut = None
+    place.server.files[path] = honest
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.ranges(name)[-1] == "bytes=10000-"
+
+
+def test_another_size_is_refused_before_anything_is_written(place, capsys):
+    place.served(MODEL).content = HUB[MODEL][:-1]
+    error, _ = refused(place, capsys)
+    assert "has 999,999 bytes, wanted 1,000,000, so it is cut short or another file: check the connection" in error
+    assert not list(place.folder.rglob(f"{MODEL}.*.part"))
+
+
+def test_a_server_that_knows_no_ranges_sends_it_all_again(place, capsys, monkeypatch):
+    place.served(MODEL).cut, place.served(MODEL).failures, place.served(MODEL).ranges = 300_000, 1, False
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.ranges(MODEL) == [None, "bytes=300000-"]
+
+
+def test_a_server_that_tells_no_length(place, capsys, monkeypatch):
+    for served in place.server.files.values():
+        served.length = False
+    place.served(MODEL).cut, place.served(MODEL).failures = 300_000, 1
+    assert fetch.main([]) == 0 and place.fetched()
+    assert "model.safetensors: the server stopped early; trying again" in capsys.readouterr().err
+    assert place.server.ranges(MODEL) == [None, "bytes=300000-"]
+
+
+# --- no answer, or not this one ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [403, 404, 410, 451])
+def test_a_refusal_is_not_asked_for_twice(place, capsys, status):
+    place.served(MODEL).status = status
+    error, after = refused(place, capsys)
+    assert f"model.safetensors: 127.0.0.1 answers {status} " in error and "in the variable HF_ENDPOINT" in error
+    assert "the course's data has arrived: `python fetch.py data` puts it in place without the rest" in after
+    assert len(place.server.ranges(MODEL)) == 1
+    place.served("ids-sst-train.csv").status = status
+    shutil.rmtree(place.data / ".incoming")
+    error, after = refused(place, capsys)
+    assert f"ids-sst-train.csv: 127.0.0.1 answers {status} " in error and "variable MINBERT_DATA_URL" in error
+    assert "by hand: the CSV files in data/ of github.com/gpoesia/minbert-default-final-project at commit 7a" in after
+
+
+def test_an_old_token_is_named(place, capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_old")
+    place.served("config.json").status = 401
+    assert "it refuses the token in HF_TOKEN: renew or unset that variable" in refused(place, capsys)[0]
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_passing_failure_passes(place, status):
+    for name in (MODEL, "quora-dev.csv"):
+        place.served(name).status, place.served(name).failures = status, 4
+    assert fetch.main([]) == 0 and place.fetched()
+    assert len(place.server.ranges(MODEL)) == len(place.server.ranges("quora-dev.csv")) == 5
+
+
+def test_a_lasting_failure_ends(place, capsys):
+    place.served("quora-dev.csv").status = 500
+    error, _ = refused(place, capsys)
+    assert "quora-dev.csv: 127.0.0.1 answers 500 Internal Server Error, 5 times in a row: check the connection" in error
+    assert len(place.server.ranges("quora-dev.csv")) == 5
+
+
+def test_a_busy_server_is_given_the_time_it_asks_for(place, monkeypatch):
+    waits = []
+    monkeypatch.setattr(download, "WAITS", (1.0, 2.0, 4.0, 8.0))
+    monkeypatch.setattr(download.time, "sleep", waits.append)
+    for name, asked in (("ids-sst-dev.csv", "7"), ("quora-dev.csv", "9999"), (MODEL, "Wed, 21 Oct 2026 07:28:00 GMT")):
+        place.served(name).status, place.served(name).failures = 429, 2
+        place.served(name).headers["Retry-After"] = asked
+    assert fetch.main([]) == 0 and place.fetched()
+    assert waits == [7, 7, 60, 60, 1, 2]
+
+
+def test_no_server(place, capsys):
+    place.server.shutdown()
+    place.server.server_close()
+    error, after = refused(place, capsys)
+    assert "ids-sst-train.csv: no connection to 127.0.0.1 (" in error and ", 5 times in a row: check the" in error
+    assert after.count("by hand:") == 2
+
+
+def test_a_server_that_goes_away_in_the_middle(place, capsys, monkeypatch):
+    def cut_and_close(*arguments):
+        place.server.shutdown()
+        place.server.server_close()
+
+    place.served(MODEL).cut = 300_000
+    monkeypatch.setattr(download.time, "sleep", cut_and_close)
+    error, _ = refused(place, capsys)
+    assert "model.safetensors: no connection to 127.0.0.1 (" in error
+    assert [part.stat().st_size for part in place.weights.glob(".incoming/model*")] == [300_000]
+
+
+def test_a_name_that_does_not_resolve(place, capsys, monkeypatch):
+    monkeypatch.setattr(download, "WAITS", ())
+    monkeypatch.setenv("MINBERT_DATA_URL", "http://nowhere.invalid/data")
+    assert "ids-sst-train.csv: no connection to nowhere.invalid (" in refused(place, capsys)[0]
+
+
+@pytest.mark.parametrize("address", ["here/data", "ftp://127.0.0.1/data", "http://127.0.0.1:here"])
+def test_an_address_that_is_none(place, capsys, monkeypatch, address):
+    monkeypatch.setenv("MINBERT_DATA_URL", address)
+    error, _ = refused(place, capsys)
+    assert f"{address}/ids-sst-train.csv is no address: correct the variable MINBERT_DATA_URL" in error
+
+
+def test_a_hub_told_to_be_offline(place, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set, so nothing can be fetched: unset it" in refused(place, capsys)[0]
+    assert place.server.asked == []
+
+
+# --- the disk ----------------------------------------------------------------------------------------------------
+
+
+def test_too_little_space_is_said_before_it_is_filled(place, capsys, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage(0, 0, 900_000))
+    error, _ = refused(place, capsys)
+    assert "1,000,000 bytes are needed and 900,000 are free: free some space on that disk and run ./setup.sh" in error
+    monkeypatch.undo()
+
+
+class Full:
+    """A real file on a disk that is full after some bytes, for all files together."""
+
+    def __init__(self, file, disk):
+        self.file, self.disk = file, disk
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, data):
+        count = self.file.write(data[: self.disk["free"]])
+        self.disk["free"] -= count
+        if count < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_keeps_what_fits(place, capsys, monkeypatch):
+    disk = {"free": 500_000}
+    monkeypatch.setattr(download, "open", lambda *a: Full(open(*a), disk), raising=False)
+    error, after = refused(place, capsys)
+    assert "model.safetensors." in error and "No space left on device: free some space on that disk" in error
+    assert "what arrived is kept" in after
+    disk["free"] = 10_000_000
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.sent < 2_000_000 and place.server.ranges(MODEL)[-1].startswith("bytes=")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_no_permission(place, capsys, monkeypatch, code):
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(download, "open", fail, raising=False)
+    error, _ = refused(place, capsys)
+    assert "cannot write " in error and os.strerror(code) in error
+
+
+def test_no_permission_for_the_lock(place, capsys, monkeypatch):
+    monkeypatch.setattr(Path, "mkdir", lambda *a, **k: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert "cannot write " in refused(place, capsys)[0]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EACCES, "Permission denied"), KeyboardInterrupt()])
+def test_a_file_that_cannot_take_its_name_takes_all_others_back(place, capsys, monkeypatch, error):
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(target).name == MODEL:
+            raise error
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert fetch.main([]) == (1 if isinstance(error, OSError) else 130)
+    assert place.untouched()
+    monkeypatch.setattr(os, "replace", replace)
+    place.server.asked.clear()
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.asked == []
+
+
+# --- a user's own files ------------------------------------------------------------------------------------------
+
+
+def test_a_changed_data_file_is_never_overwritten(place, capsys):
+    mine = place.data / "ids-sst-train.csv"
+    mine.write_text("my own rows")
+    assert fetch.main([]) == 1
+    said = capsys.readouterr().err
+    assert f"error: {mine} is not the one of the course's data (hash " in said
+    assert "stays as it is: move it away and run ./setup.sh --full again" in said and "by hand" not in said
+    assert place.server.asked == [] and mine.read_text() == "my own rows"
+    assert fetch.main(["weights"]) == 0 and weights.find().name == "big"
+    mine.unlink()
+    assert fetch.main([]) == 0 and place.fetched()
+
+
+def test_other_weights_under_the_name_are_never_overwritten(place, capsys):
+    (place.weights / "big").mkdir()
+    (place.weights / "big" / MODEL).write_bytes(flipped(HUB[MODEL]))
+    assert fetch.main([]) == 1
+    assert "is not the one of big (hash " in capsys.readouterr().err
+    assert place.server.asked == [] and (place.weights / "big" / MODEL).read_bytes() == flipped(HUB[MODEL])
+
+
+def test_a_file_placed_by_hand_meanwhile_stays(place, capsys, monkeypatch):
+    run = download.Download.run
+
+    def run_and_place(self, *arguments):
+        run(self, *arguments)
+        if self.name == MODEL:
+            (place.data / "quora-dev.csv").write_text("mine")
+
+    monkeypatch.setattr(download.Download, "run", run_and_place)
+    assert fetch.main([]) == 1
+    assert "quora-dev.csv is not the one of the course's data" in capsys.readouterr().err
+    assert (place.data / "quora-dev.csv").read_text() == "mine" and not (place.weights / "big").exists()
+
+
+# --- the command, and the real thing -----------------------------------------------------------------------------
+
+
+def test_the_help_names_the_variables(capsys):
+    with pytest.raises(SystemExit) as caught:
+        fetch.main(["--help"])
+    assert caught.value.code == 0
+    assert "HF_ENDPOINT and MINBERT_DATA_URL name mirrors" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit) as caught:
+        fetch.main(["everything"])
+    assert caught.value.code == 2
+
+
+def test_the_command_from_any_folder(place):
+    result = subprocess.run(**place.driver(), cwd="/")
+    assert result.returncode == 0 and place.fetched()
+    lines = result.stderr.splitlines()
+    assert "fetch: model.safetensors, 1.0 MB" in lines and lines[-1].endswith("in place, 3 files with the right hash")
+
+
+def test_the_real_addresses_are_pinned():
+    data, hub = fetch.data_group(), fetch.weights_group()
+    commit = "7ac8260577fc12a86c7aaf38918056c30054ef39"
+    assert course_data.ADDRESS.endswith(f"/gpoesia/minbert-default-final-project/{commit}/data")
+    assert len(data.files) == 12 and {file.name for file in hub.files} == {MODEL, "config.json", "vocab.txt"}
+    path = f"/google-bert/bert-base-uncased/resolve/86b5e0934494bd15c9632b12f734a8a67f723594/{MODEL}"
+    assert hub.request(MODEL)[0].endswith(path)
+    assert hub.files[-1].name == MODEL and all(len(file.digest) == 64 and file.size for file in hub.files)
+
+
+@pytest.mark.slow
+def test_real_weights_cut_off_resumed_and_refused(place, minilm, monkeypatch, capsys):
+    monkeypatch.setattr(download, "WAITS", ())
+    files = {name: (minilm / name).read_bytes() for name in (MODEL, "config.json", "vocab.txt")}
+    monkeypatch.setattr(weights, "BERT_BASE", known("big", files))
+    monkeypatch.setitem(weights.KNOWN, "big", weights.BERT_BASE)
+    for name, data in files.items():
+        place.served(name).content = data
+    size = len(files[MODEL])
+    place.served(MODEL).cut = size * 3 // 10
+    refused(place, capsys)
+    place.served(MODEL).cut = None
+    place.served(MODEL).content = flipped(files[MODEL])
+    assert "altered or cut short" in refused(place, capsys)[0]
+    assert place.server.ranges(MODEL) == [None, f"bytes={size * 3 // 10}-", None]
+    place.served(MODEL).cut = size * 3 // 10
+    place.served(MODEL).content = files[MODEL]
+    refused(place, capsys)
+    place.served(MODEL).cut = None
+    assert fetch.main([]) == 0
+    assert place.server.ranges(MODEL)[-1] == f"bytes={size * 3 // 10}-"
+    assert weights.find().verified and weights.find().name == "big"
+
+
+def test_the_courses_files_are_known_and_a_re_split_is_refused(place, real_data, capsys, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(weights, "WEIGHTS", place.weights)
+    monkeypatch.setattr(course_data, "DATA", place.data)
+    monkeypatch.setenv("MINBERT_DATA_URL", f"{place.server.address}/data")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in course_data.BLOBS:
+        place.server.files[f"/data/{name}"] = Served((real_data / "cs224n" / name).read_bytes())
+    group = fetch.data_group()
+    assert fetch.main(["data"]) == 1
+    assert "error: quora-train.csv: what http://127.0.0.1:" in capsys.readouterr().err
+    for file in group.files:
+        if not file.name.startswith("quora"):
+            group.download(file).run(*group.request(file.name))
+        else:
+            with pytest.raises(InputError, match="altered or cut short"):
+                group.download(file).run(*group.request(file.name))
+    assert sorted(path.name for path in place.data.iterdir()) == [".incoming", "sample"]
