@@ -10,7 +10,7 @@ LEAST_TORCH='2.6'
 
 usage() {
     cat <<END
-usage: ./setup.sh [COMMAND...]
+usage: ./setup.sh [--full] [COMMAND...]
 
 Sets up what is missing or out of date, then runs COMMAND in the repository's folder, inside its environment:
   - Python $LEAST_PYTHON or newer in .venv, with requirements.txt; a torch that the system has is used if it is $LEAST_TORCH or newer
@@ -18,7 +18,12 @@ Sets up what is missing or out of date, then runs COMMAND in the repository's fo
   - the embedded weights in weights/, their SHA-256 verified
 Alone, it only sets up. With everything in place it asks no network.
 
+--full also fetches bert-base-uncased (441 MB, into weights/) and the course's data (into data/), which then are the default.
+It continues what was cut off, verifies every hash, and changes nothing before all is there. HF_ENDPOINT and MINBERT_DATA_URL
+name mirrors; python fetch.py --help tells how to fetch one without the other.
+
   ./setup.sh python multitask_classifier.py --option finetune
+  ./setup.sh --full python multitask_classifier.py --option finetune
   ./setup.sh pytest
 
 The variable PYTHON names the interpreter to use; to start over, remove .venv.
@@ -256,25 +261,34 @@ set_up() {
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-case "${1:-}" in
-    -h | --help)
-        usage
-        exit 0
-        ;;
-    -*)
-        say "error: unknown option $1: see ./setup.sh --help"
-        exit 2
-        ;;
-esac
+FULL=
+while [[ ${1:-} == -* ]]; do
+    case $1 in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --full) FULL=yes ;;
+        *)
+            say "error: unknown option $1: see ./setup.sh --help"
+            exit 2
+            ;;
+    esac
+    shift
+done
 
 cd "$ROOT"
+done="everything is in place"
 if ! everything_in_place "$@"; then
     set_up "$@"
-    (($#)) || say "done: try ./setup.sh python multitask_classifier.py --option finetune"
-elif ! (($#)); then
-    say "everything is in place"
+    done="done: try ./setup.sh python multitask_classifier.py --option finetune"
 fi
-(($#)) || exit 0
+# It says itself what went wrong and what to do, and its code tells a failure from Ctrl-C.
+[[ ! $FULL ]] || "$(programs)/python" "$ROOT/fetch.py" >&2 || exit
+if ! (($#)); then
+    say "$done"
+    exit 0
+fi
 
 export VIRTUAL_ENV=$VENV PATH=$(programs):$PATH
 unset PYTHONHOME

@@ -45,6 +45,10 @@ case "$*" in
         hash=$(printf '%064d' 0)
         echo "$hash $(stat -c '%s %.9Y' "$folder/model.safetensors") model.safetensors" >"$folder/.verified"
         ;;
+    *fetch.py)
+        echo fetch >>"$control/calls"
+        [[ ! -e $control/fetch-fails ]] || { echo 'error: no connection' >&2 && exit 130; }
+        ;;
     *) echo "run $*" >>"$control/calls" ;;
 esac
 """
@@ -136,12 +140,13 @@ def test_the_scripts_are_well_formed_and_executable(script):
 def test_help_sets_nothing_up(setup):
     result = setup("--help")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "./setup.sh [COMMAND...]" in result.stdout
+    assert "./setup.sh [--full] [COMMAND...]" in result.stdout and "HF_ENDPOINT and MINBERT_DATA_URL" in result.stdout
     assert setup.calls() == [] and not (setup.root / ".venv").exists()
 
 
-def test_an_unknown_option_is_refused(setup):
-    result = setup("--fulll")
+@pytest.mark.parametrize("options", [["--fulll"], ["--full", "--fulll"]])
+def test_an_unknown_option_is_refused(setup, options):
+    result = setup(*options)
     assert result.returncode == 2 and "unknown option --fulll" in result.stderr
     assert setup.calls() == []
 
@@ -226,6 +231,20 @@ def test_a_set_up_cut_off_half_way_starts_over(setup, cut_at):
     assert all_well(setup, "pytest") == ["venv .venv", *CORE, *TESTS, *weights, "run -m pytest"]
     assert all_well(setup, "pytest") == ["run -m pytest"]
     assert not list(setup.root.glob(".venv.old*"))
+
+
+def test_full_fetches_after_setting_up_and_before_the_command(setup):
+    assert all_well(setup, "--full") == ["venv .venv", *CORE, "weights", "fetch"]
+    assert all_well(setup, "--full", "python", "train.py", "--full") == ["fetch", "run train.py --full"]
+    assert all_well(setup, "python", "train.py") == ["run train.py"]
+
+
+def test_a_fetch_that_fails_stops_the_command_and_nothing_else(setup):
+    setup.write("fetch-fails")
+    result = setup("--full", "python", "train.py")
+    assert result.returncode == 130 and result.stderr.endswith("error: no connection\n")
+    assert short(setup.calls(), setup) == ["venv .venv", *CORE, "weights", "fetch"]
+    assert all_well(setup, "python", "train.py") == ["run train.py"]
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="without flock nothing is locked")
