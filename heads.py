@@ -35,6 +35,13 @@ class HeadConfig:
     dropout_prob: float = 0.3
     pair_score: str = "calibrated"
 
+    def __post_init__(self):
+        layers, p = self.attention_layers, self.dropout_prob
+        if not isinstance(layers, int) or layers < 0:
+            raise InputError(f"attention_layers is {layers!r}; wanted a whole number, 0 or more")
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
+            raise InputError(f"dropout_prob is {p!r}; wanted a probability from 0 to 1")
+
 
 class TaskHead(nn.Module):
     """From a batch's token encodings to a task's outputs."""

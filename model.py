@@ -191,16 +191,22 @@ class MultitaskBERT(nn.Module):
         folder = Path(folder)
         path = folder / "config.json"
         values = read_json(path)
-        ours = values.get("minbert") if isinstance(values, dict) else None
+        encoder = BertModel(BertConfig.from_dict(values, str(path)))
+        ours = values.get("minbert")
         try:
             heads = {name: HeadConfig(**head) for name, head in ours["heads"].items()}
             config = ModelConfig(heads, ours["option"], str(folder))
-            unknown = [name for name in heads if name not in TASKS]
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: no heads described under 'minbert': give the best/ folder of a run") from error
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        unknown = [name for name in heads if name not in TASKS]
         if unknown:
             raise InputError(f"{path}: head for unknown task {unknown[0]!r}; known: {', '.join(TASKS)}")
-        model = cls(config, BertModel(BertConfig.from_dict(values, str(path))))
+        try:
+            model = cls(config, encoder)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
         model.load_weights(weights.read_state(folder), str(folder))
         return model.eval()
 
@@ -222,6 +228,11 @@ class MultitaskBERT(nn.Module):
 
 def _stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> tuple[torch.Tensor, torch.Tensor]:
     """Both sides of a batch of pairs as one batch: (B, T1) and (B, T2) -> (2B, max(T1, T2)), padded with zeros."""
+    for ids, mask in ((input_ids_1, attention_mask_1), (input_ids_2, attention_mask_2)):
+        if ids.shape != mask.shape:
+            raise ValueError(f"attention_mask is {tuple(mask.shape)} but input_ids are {tuple(ids.shape)}")
+    if len(input_ids_1) != len(input_ids_2):
+        raise ValueError(f"{len(input_ids_1)} first sentences but {len(input_ids_2)} second ones: a pair has both")
     width = max(input_ids_1.shape[1], input_ids_2.shape[1])
 
     def widen(x):
