@@ -1,0 +1,400 @@
+"""The multi-task model: the course's methods, what a frozen encoder means, files that come back as they were.
+
+Follows model.py's promises and the interface of the CS 224N default project's MultitaskBERT.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bert
+import weights
+from batches import TaskData
+from bert import BertModel
+from datasets import Example, Table
+from errors import InputError
+from model import ModelConfig, MultitaskBERT
+from optimizer import AdamW
+from poolers import masked_mean
+from tasks import PARA, SST, STS, TASKS
+
+TEXTS = [
+    "the film was very good",
+    "dull",
+    "a cat sat on the mat , who ran ?",
+    "not good , not bad .",
+    "bright",
+    "why sat the dog on a mat",
+    "bad film",
+    "good cat , dull dog",
+]
+LABELS = {
+    "sst": [3, 0, 2, 2, 4, 1, 0, 3],
+    "para": [1, 0, 0, 1, 1, 0, 1, 0],
+    "sts": [4.6, 0.0, 2.2, 5.0, 1.0, 3.2, 0.4, 2.8],
+    "cfimdb": [1, 0, 1, 0, 1, 0, 0, 1],
+}
+
+
+def data(task, tokenizer):
+    """Eight examples of a task; a pair's second sentence is the next text."""
+    seconds = [*TEXTS[1:], TEXTS[0]] if task.is_pair else [None] * 8
+    rows = enumerate(zip(TEXTS, seconds, LABELS[task.name], strict=True))
+    return TaskData(task, Table(Path("made up"), [Example(f"id{i}", *r, i + 2) for i, r in rows], [], ""), tokenizer)
+
+
+def tokens(tokenizer, texts):
+    encoded = tokenizer(texts, padding=True, return_tensors="pt")
+    return encoded.input_ids, encoded.attention_mask
+
+
+@pytest.fixture
+def build(tiny):
+    """build(names, options of ModelConfig.for_tasks) -> a model in evaluation mode, its heads drawn with seed 0."""
+
+    def make(names=("sst", "para", "sts"), **options):
+        encoder = tiny(**options.pop("encoder", {}))
+        torch.manual_seed(0)
+        return MultitaskBERT(ModelConfig.for_tasks(names, **options), encoder).eval()
+
+    return make
+
+
+# --- The course's methods
+
+
+def test_the_courses_methods_give_what_a_batch_gives(build, tiny_tokenizer):
+    model = build()
+    seconds = [*TEXTS[1:], TEXTS[0]]
+    first, second = tokens(tiny_tokenizer, TEXTS[:5]), tokens(tiny_tokenizer, seconds[:5])
+    # Each side is padded to its own longest; the batch pads both to the longest of all.
+    short = tokens(tiny_tokenizer, TEXTS[:2]), tokens(tiny_tokenizer, seconds[:2])
+    assert short[0][0].shape[1] != short[1][0].shape[1]
+    with torch.no_grad():
+        sentiment = model.predict_sentiment(*first)
+        wanted = model.outputs(data(SST, tiny_tokenizer).batch(np.arange(5)))
+        assert sentiment.shape == (5, 5)
+        torch.testing.assert_close(sentiment, wanted, rtol=1e-5, atol=1e-5)
+        for method, task in ((model.predict_paraphrase, PARA), (model.predict_similarity, STS)):
+            for count, sides in ((5, (first, second)), (2, short)):
+                score = method(*sides[0], *sides[1])
+                wanted = model.outputs(data(task, tiny_tokenizer).batch(np.arange(count)))
+                assert score.shape == (count,)
+                torch.testing.assert_close(score, wanted, rtol=1e-5, atol=1e-4)
+        embedding = model(*first)
+        hidden = model.bert(*first)["last_hidden_state"]
+        torch.testing.assert_close(embedding, masked_mean(hidden, first[1]), rtol=0, atol=1e-6)
+        torch.testing.assert_close(embedding[1], hidden[1, :3].mean(dim=0), rtol=0, atol=1e-6)  # [CLS] dull [SEP]
+
+
+def test_a_batch_of_one(build, tiny_tokenizer):
+    model, one = build(), tokens(tiny_tokenizer, TEXTS[:1])
+    assert model(*one).shape == (1, 24)
+    assert model.predict_sentiment(*one).shape == (1, 5)
+    assert model.predict_paraphrase(*one, *one).shape == model.predict_similarity(*one, *one).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "frozen"),
+    [
+        ({"option": "pretrain"}, True),
+        ({"option": "finetune"}, False),
+        ({"fine_tune_mode": "last-linear-layer"}, True),
+        ({"fine_tune_mode": "full-model"}, False),
+        ({}, True),  # the course's default
+    ],
+)
+def test_the_courses_namespace_in_both_seasons_words(options, frozen, tiny):
+    course = {"hidden_dropout_prob": 0.2, "num_labels": {0: 0}, "hidden_size": 768, "data_dir": "."}
+    model = MultitaskBERT(SimpleNamespace(**course, **options), tiny())
+    assert list(model.heads) == ["sst", "para", "sts"]
+    assert model.frozen == frozen
+    assert {p.requires_grad for p in model.bert.parameters()} == {not frozen}
+    assert all(p.requires_grad for p in model.heads.parameters())
+    assert {head.config.dropout_prob for head in model.heads.values()} == {0.2}
+    assert [head.config.attention_layers for head in model.heads.values()] == [2, 1, 3]
+
+
+def test_weights_come_from_the_config_where_no_encoder_is_given(tiny, tmp_path, monkeypatch):
+    tiny(seed=3).save_pretrained(tmp_path)
+    asked = []
+    real = weights.find
+    monkeypatch.setattr(weights, "find", lambda name: asked.append(name) or real(tmp_path))
+    first = MultitaskBERT(SimpleNamespace(option="finetune"))
+    second = MultitaskBERT(ModelConfig.for_tasks(model="a name"))
+    assert asked == [None, "a name"]
+    for model in (first, second):
+        assert torch.equal(model.bert.pooler.dense.weight, tiny(seed=3).pooler.dense.weight)
+
+
+def test_unknown_options_are_refused(tiny):
+    with pytest.raises(InputError, match="--option thaw: not known; known: pretrain, finetune"):
+        MultitaskBERT(SimpleNamespace(fine_tune_mode="thaw"), tiny())
+
+
+def test_for_tasks_gives_the_posters_heads():
+    heads = ModelConfig.for_tasks(("sst", "para", "sts", "cfimdb"), attention={"sts": 0}).heads
+    assert [(h.attention_layers, h.pooler) for h in heads.values()] == [
+        (2, "first"),
+        (1, "first"),
+        (0, "mean"),
+        (2, "first"),
+    ]
+    assert {h.pooler for h in ModelConfig.for_tasks(pooler="cls").heads.values()} == {"cls"}
+
+
+def test_inputs_that_do_not_fit_are_refused(build, tiny_tokenizer):
+    model = build(("para",))
+    ids, mask = tokens(tiny_tokenizer, TEXTS[:3])
+    with pytest.raises(InputError, match="no head for sst; it has para: train with --tasks sst"):
+        model.predict_sentiment(ids, mask)
+    with pytest.raises(ValueError, match=r"attention_mask is \(3, 11\) but input_ids are \(3, 12\)"):
+        model(ids, mask[:, :11])
+    with pytest.raises(ValueError, match=r"attention_mask is \(3, 11\) but input_ids are \(3, 12\)"):
+        model.predict_paraphrase(ids, mask[:, :11], ids, mask)
+    with pytest.raises(ValueError, match="3 first sentences but 1 second"):
+        model.predict_paraphrase(ids, mask, ids[:1], mask[:1])
+    long = torch.full((1, 25), 7)
+    with pytest.raises(ValueError, match="input of 25 tokens, but the model has 24 positions"):
+        model(long, torch.ones_like(long))
+    with pytest.raises(ValueError, match="token id 29 is outside the 29"):
+        model(torch.full((1, 3), 29), torch.ones(1, 3))
+
+
+# --- What learns
+
+
+@pytest.mark.parametrize("pooler", [None, "cls"])
+def test_a_frozen_encoder_learns_nothing_and_drops_nothing(build, tiny_tokenizer, pooler):
+    model = build(option="pretrain", pooler=pooler).train()
+    assert not any(module.training for module in model.bert.modules())
+    assert all(module.training for module in model.heads.modules())
+    batch = data(SST, tiny_tokenizer).batch(np.arange(8))
+    (state,) = model.encode(batch.input_ids, batch.layout)
+    assert not state.requires_grad
+    assert torch.equal(state, model.encode(batch.input_ids, batch.layout)[0])
+    assert not torch.allclose(model.outputs(batch), model.outputs(batch), atol=1e-3)  # the heads do drop
+    sum(model.loss(data(task, tiny_tokenizer).batch(np.arange(8))) for task in (SST, PARA, STS)).backward()
+    assert all(p.grad is None for p in model.bert.parameters())
+    for name, p in model.heads.named_parameters():
+        # A pooler that came from the checkpoint was pretrained, so it stays as it is too.
+        assert p.requires_grad == (p.grad is not None) == (".pooler." not in name), name
+
+
+@pytest.mark.parametrize("pooler", [None, "cls"])
+def test_gradients_reach_every_parameter_that_learns(build, tiny_tokenizer, pooler):
+    model = build(option="finetune", pooler=pooler).train()
+    assert all(module.training for module in model.modules())
+    sum(model.loss(data(task, tiny_tokenizer).batch(np.arange(8))) for task in (SST, PARA, STS)).backward()
+    for name, p in model.named_parameters():
+        # By design nothing reaches these: the encoder's own pooler, which no head reads, and the bias of a key, which
+        # adds the same number to all of a query's scores and so changes no softmax.
+        if name.startswith("bert.pooler."):
+            assert p.grad is None
+        elif name.endswith("key.bias"):
+            assert p.grad.abs().max() < 1e-3 * model.get_parameter(name.replace("bias", "weight")).grad.abs().max()
+        else:
+            assert p.grad.isfinite().all() and p.grad.abs().max() > 0, name
+    embeddings = model.bert.embeddings
+    words = data(SST, tiny_tokenizer).batch(np.arange(8)).input_ids.unique()[1:]  # without padding
+    reached = embeddings.word_embeddings.weight.grad.abs().sum(dim=1) > 0
+    assert reached.nonzero().flatten().tolist() == words.tolist()
+    assert (embeddings.position_embeddings.weight.grad.abs().sum(dim=1) > 0).tolist() == [True] * 12 + [False] * 12
+    assert (embeddings.token_type_embeddings.weight.grad.abs().sum(dim=1) > 0).tolist() == [True, False]
+
+
+def test_freezing_can_be_taken_back(build):
+    model = build(option="pretrain")
+    model.freeze(False)
+    assert all(p.requires_grad for p in model.parameters())
+    assert all(module.training for module in model.train().modules())
+    model.freeze(True)
+    assert not any(module.training for module in model.bert.modules())
+
+
+def test_stored_encodings_give_the_same_outputs(build, tiny_tokenizer):
+    model = build(option="pretrain")
+    batch = data(PARA, tiny_tokenizer).batch(np.arange(8))
+    wanted = model.outputs(batch)
+    batch.states = model.encode(batch.input_ids, batch.layout)
+    model.bert = None  # not needed any more
+    assert torch.equal(model.outputs(batch), wanted)
+
+
+def test_a_pooler_starts_from_the_checkpoints(build):
+    model = build(("sst",), pooler="cls")
+    assert torch.equal(model.heads["sst"].pooler.dense.weight, model.bert.pooler.dense.weight)
+
+
+def perfect(task, outputs, labels):
+    if task.is_pair and task.label_kind == "score":
+        return torch.corrcoef(torch.stack([outputs, labels]))[0, 1] > 0.99
+    guess = (outputs > 0) if task.is_pair else outputs.argmax(dim=1)
+    return (guess == labels).all()
+
+
+@pytest.mark.parametrize("layers", [0, None], ids=["mean", "attention"])
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=lambda task: task.name)
+def test_eight_examples_are_learned_by_heart(task, layers, build, tiny_tokenizer):
+    attention = {} if layers is None else {task.name: layers}
+    calm = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = build((task.name,), attention=attention, hidden_dropout_prob=0.0, encoder=calm).train()
+    batch = data(task, tiny_tokenizer).batch(np.arange(8))
+    assert not perfect(task, model.outputs(batch).detach(), batch.labels)
+    optimizer = AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model.loss(batch)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    assert perfect(task, model.outputs(batch).detach(), batch.labels)
+    assert model.loss(batch) < (-0.99 if task is STS else 0.1)
+
+
+# --- Files
+
+
+@pytest.fixture
+def saved(build, tmp_path):
+    model = build(("sst", "para", "sts"), attention={"sst": 1, "sts": 0}, option="pretrain")
+    model.save_pretrained(tmp_path / "best")
+    return model, tmp_path / "best"
+
+
+def test_saved_and_loaded_predicts_the_same(saved, tiny_tokenizer):
+    model, folder = saved
+    torch.manual_seed(99)
+    found = MultitaskBERT.from_pretrained(folder)
+    assert not any(module.training for module in found.modules())
+    assert found.config.heads == model.config.heads and found.frozen
+    for task in (SST, PARA, STS):
+        batch = data(task, tiny_tokenizer).batch(np.arange(8))
+        assert torch.equal(found.outputs(batch), model.outputs(batch))
+    found.save_pretrained(folder / "again")
+    files = [(f / "model.safetensors").read_bytes() for f in (folder, folder / "again")]
+    assert files[0] == files[1]
+
+
+def test_transformers_loads_the_folder(saved, reference, tiny_tokenizer, tmp_path):
+    model, folder = saved
+    ids, mask = tokens(tiny_tokenizer, TEXTS)
+    given = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "token_type_ids": torch.zeros_like(ids),
+        "hidden_weights": torch.ones(*ids.shape, 24, dtype=torch.float64),
+        "pooled_weights": torch.ones(8, 24, dtype=torch.float64),
+    }
+    files = {kind: str(tmp_path / f"{kind}.safetensors") for kind in ("inputs", "outputs")}
+    save_file(given, files["inputs"])
+    (keys,) = reference("encode", [{"folder": str(folder), "double": True, **files}])
+    assert keys["missing"] == [] and all(name.startswith("heads.") for name in keys["unexpected"])
+    theirs, ours = load_file(files["outputs"]), model.double().bert(ids, mask)
+    real = mask.bool()
+    wanted = theirs["hidden_states"][-1][real]
+    torch.testing.assert_close(ours["last_hidden_state"][real], wanted, rtol=0, atol=1e-11)
+    torch.testing.assert_close(ours["pooler_output"], theirs["pooler_output"], rtol=0, atol=1e-11)
+
+
+def test_our_encoder_loads_the_folder_too(saved):
+    model, folder = saved
+    found = BertModel.from_pretrained(folder).state_dict()
+    assert all(torch.equal(found[name], p) for name, p in model.bert.state_dict().items())
+
+
+def change(folder, edit):
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(edit(values)))
+
+
+def with_head(**changes):
+    """An edit that changes the sentiment head's description."""
+
+    def edit(values):
+        values["minbert"]["heads"]["sst"].update(changes)
+        return values
+
+    return edit
+
+
+FOREIGN = {
+    "an encoder alone": (
+        lambda v: {k: x for k, x in v.items() if k != "minbert"},
+        "no heads described under 'minbert'",
+    ),
+    "a list": (lambda v: [v], "an object {...} is wanted"),
+    "no option": (lambda v: {**v, "minbert": {"heads": v["minbert"]["heads"]}}, "no heads described"),
+    "heads in a list": (lambda v: {**v, "minbert": {"option": "pretrain", "heads": ["sst"]}}, "no heads described"),
+    "a word too many": (with_head(colour="red"), "no heads described"),
+    "no number of layers": (with_head(attention_layers=None), "attention_layers is None"),
+    "layers in words": (with_head(attention_layers="two"), "attention_layers is 'two'"),
+    "layers below zero": (with_head(attention_layers=-1), "attention_layers is -1"),
+    "impossible dropout": (with_head(dropout_prob=1.5), "dropout_prob is 1.5"),
+    "dropout in words": (with_head(dropout_prob="some"), "dropout_prob is 'some'"),
+    "an unknown pooler": (with_head(pooler="medium"), "pooler medium: not known"),
+    "an unknown option": (lambda v: {**v, "minbert": {**v["minbert"], "option": "thaw"}}, "option thaw: not known"),
+    "an unknown task": (
+        lambda v: {**v, "minbert": {**v["minbert"], "heads": {"nli": v["minbert"]["heads"]["sst"]}}},
+        "head for unknown task 'nli'; known: sst",
+    ),
+    "another kind": (lambda v: {**v, "model_type": "gpt2"}, "model_type is 'gpt2'"),
+}
+
+
+@pytest.mark.parametrize("name", list(FOREIGN))
+def test_a_folder_of_another_kind_is_refused_in_one_line(name, saved):
+    edit, words = FOREIGN[name]
+    change(saved[1], edit)
+    with pytest.raises(InputError) as caught:
+        MultitaskBERT.from_pretrained(saved[1])
+    message = str(caught.value)
+    assert words in message and message.startswith(str(saved[1] / "config.json")) and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda s: s.pop("heads.para.output.bias"), "heads.para.output.bias is missing"),
+        (lambda s: s.pop("bert.pooler.dense.bias"), "bert.pooler.dense.bias is missing"),
+        (lambda s: s.update({"heads.nli.output.bias": torch.zeros(3)}), "heads.nli.output.bias is not part of"),
+        (
+            lambda s: s.update({"heads.sst.output.bias": torch.zeros(4)}),
+            r"heads.sst.output.bias is \(4,\), wanted \(5,\)",
+        ),
+    ],
+    ids=["missing", "missing in the encoder", "foreign", "misshapen"],
+)
+def test_weights_that_do_not_fit_are_named(edit, words, saved):
+    path = saved[1] / "model.safetensors"
+    state = load_file(path)
+    edit(state)
+    path.unlink()
+    save_file(state, path)
+    with pytest.raises(InputError, match=f"{saved[1]}: {words}"):
+        MultitaskBERT.from_pretrained(saved[1])
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nowhere/config.json"):
+        MultitaskBERT.from_pretrained(tmp_path / "nowhere")
+
+
+def test_nothing_is_loaded_halfway(build, saved):
+    model = build(("sst",))
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    with pytest.raises(InputError):
+        model.load_weights(load_file(saved[1] / "model.safetensors"), "there")
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+
+
+def test_every_known_activation_survives_the_round_trip(build, tmp_path):
+    for name in bert.ACTIVATIONS:
+        build(("sst",), encoder={"hidden_act": name}).save_pretrained(tmp_path / name)
+        assert MultitaskBERT.from_pretrained(tmp_path / name).bert.config.hidden_act == name
