@@ -447,7 +447,7 @@ def test_real_lengths(real_data, minilm):
 
 
 @pytest.mark.real_data
-def test_real_quora_dev_as_a_whole(real_data, tmp_path):
+def test_real_quora_dev_as_a_whole(real_data, tmp_path, minilm):
     rows, header = [], None
     for split in ("train", "dev", "test"):
         with open(real_data / "cs224n" / PARA.files[split], encoding="utf-8", newline="") as file:
@@ -458,6 +458,7 @@ def test_real_quora_dev_as_a_whole(real_data, tmp_path):
     blank = [row[""] for row in rows if row.get(PARA.label) == ""]  # None in the test part, which has no labels
     assert blank == ["65479", "264614"]
     write(tmp_path, PARA, "test", [(row["sentence1"], row["sentence2"]) for row in rows])
-    whole = files(tmp_path, "para")["test"]
+    whole = files(tmp_path, "para", tokenizer=data_check.BertTokenizer.from_folder(minilm))["test"]
+    assert whole["tokens"]["unknown"] == 37 and whole["tokens"]["sentences_cut"] == 0
     assert whole["rows"] == 20_214 and whole["quotes"]["sentences"] == 810
     assert whole["repeated"]["rows"] == 0
