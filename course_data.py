@@ -4,8 +4,10 @@ Follows the public starter gpoesia/minbert-default-final-project at commit 7ac82
 "blob <size>\\0" and its bytes, so a copy can be checked without fetching it again.
 """
 
+import filecmp
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from errors import InputError
@@ -58,3 +60,31 @@ def choose_data(data: Path | None = None) -> tuple[Path, str]:
     if any((DATA / name).is_file() for name in BLOBS if name.endswith("-train.csv")):
         return DATA, "the course's files stand there"
     return DATA / "sample", "the bundled sample, since the course's files are not in data/"
+
+
+def refuse_mixture(paths: Iterable[str | os.PathLike]) -> None:
+    """Raises InputError unless the files of one run are one set.
+
+    None may be missing in data/, and the bundled sample's, or copies of them, don't go with the course's.
+    """
+    # The folder is resolved, as DATA is, but not the file, which may be a link to one elsewhere.
+    paths = [Path(path).parent.resolve() / Path(path).name for path in paths]
+    absent = [path.name for path in paths if path.parent == DATA and not path.is_file()]
+    if absent:
+        raise InputError(
+            f"{DATA} has other files of the course, but not {', '.join(absent)}: run ./setup.sh --full, which fetches "
+            "them, or take the bundled sample with --data data/sample"
+        )
+    files = [path for path in paths if path.is_file()]  # whoever reads one that is gone says so
+    samples = [path for path in files if _is_sample(path)]
+    others = [path for path in files if path not in samples and (path.parent == DATA or is_course_file(path))]
+    if samples and others:
+        raise InputError(
+            f"{samples[0]} is the bundled sample's, and {others[0]} is not: scores of a mixture would mean nothing: "
+            "run ./setup.sh --full for the course's files, or take the sample alone with --data data/sample"
+        )
+
+
+def _is_sample(path: Path) -> bool:
+    sample = DATA / "sample" / path.name
+    return sample.is_file() and filecmp.cmp(path, sample, shallow=False)

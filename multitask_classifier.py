@@ -23,7 +23,7 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
-from course_data import choose_data
+from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared, shared_rows
 from datasets import read_examples
 from errors import InputError
@@ -313,14 +313,16 @@ class Job:
 def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, tokenizer: BertTokenizer) -> dict:
     """Read and tokenize every file of the tasks. Raises InputError for the first that can't be used."""
     data = {}
-    given = {getattr(args, f"{task.name}_{split}") for task in tasks for split in SPLITS}
-    folders = {Path(os.path.abspath(path.parent if path else folder)) for path in given}
-    if {ROOT / "data", ROOT / "data" / "sample"} <= folders:
-        raise InputError("files from data/ and from data/sample/ in one run: their scores would mean nothing; use one")
+    paths = {
+        (task.name, split): getattr(args, f"{task.name}_{split}") or folder / task.files[split]
+        for task in tasks
+        for split in SPLITS
+    }
+    refuse_mixture(paths.values())
     for task in tasks:
         tables = {}
         for split in SPLITS:
-            path = short(getattr(args, f"{task.name}_{split}") or folder / task.files[split])
+            path = short(paths[task.name, split])
             label = None if split == "test" else task.label
             tables[split] = read_examples(
                 path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range

@@ -559,6 +559,41 @@ def test_a_file_placed_by_hand_meanwhile_stays(place, capsys, monkeypatch):
     assert (place.data / "quora-dev.csv").read_text() == "mine" and not (place.weights / "big").exists()
 
 
+# --- what is mixed -----------------------------------------------------------------------------------------------
+
+
+def test_a_set_with_gaps_names_them_and_a_whole_one_passes(place):
+    assert fetch.main(["data"]) == 0
+    paths = [place.data / name for name in COURSE]
+    course_data.refuse_mixture(paths)
+    for name in ("quora-train.csv", "ids-sst-dev.csv"):
+        (place.data / name).unlink()
+    with pytest.raises(InputError) as caught:
+        course_data.refuse_mixture(paths)
+    assert "not ids-sst-dev.csv, quora-train.csv: run ./setup.sh --full, which fetches them" in str(caught.value)
+    course_data.refuse_mixture(path for path in paths if path.is_file())
+    course_data.refuse_mixture([place.folder / "gone.csv"])
+
+
+def test_the_samples_files_do_not_go_with_the_courses(place, tmp_path):
+    for name in COURSE:
+        (place.data / "sample" / name).write_text(f"the sample's {name}")
+    sample = [place.data / "sample" / name for name in COURSE]
+    course_data.refuse_mixture(sample)
+    assert fetch.main(["data"]) == 0
+    paths = [place.data / name for name in COURSE]
+    course_data.refuse_mixture(paths)
+    shutil.copy(sample[0], paths[0])
+    own = tmp_path / "my-own.csv"
+    own.write_text("1")
+    course_data.refuse_mixture([*sample, own])
+    course_data.refuse_mixture([*paths[1:], own])
+    shutil.copy(paths[1], tmp_path / "course.csv")
+    for mixture in (paths, [*paths[1:], sample[0]], [*sample, tmp_path / "course.csv"]):
+        with pytest.raises(InputError, match="is the bundled sample's, and .* is not: scores of a mixture would mean"):
+            course_data.refuse_mixture(mixture)
+
+
 # --- the command, and the real thing -----------------------------------------------------------------------------
 
 
