@@ -69,7 +69,7 @@ def refuse_mixture(paths: Iterable[str | os.PathLike]) -> None:
     """
     # The folder is resolved, as DATA is, but not the file, which may be a link to one elsewhere.
     paths = [Path(path).parent.resolve() / Path(path).name for path in paths]
-    absent = [path.name for path in paths if path.parent == DATA and not path.is_file()]
+    absent = [path.name for path in paths if path.parent == DATA and path.name in BLOBS and not path.is_file()]
     if absent:
         raise InputError(
             f"{DATA} has other files of the course, but not {', '.join(absent)}: run ./setup.sh --full, which fetches "
