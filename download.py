@@ -130,7 +130,7 @@ class Download:
             raise InputError(f"{self.name}: {url} is no address: correct the variable {self.mirror}") from error
         except httpx2.RequestError as error:
             reason = str(error) or type(error).__name__
-            raise Passing(f"no connection to {error.request.url.host} ({reason})") from error
+            raise Passing(f"the connection to {error.request.url.host} failed ({reason})") from error
         if self.size and size_of(self.path) < self.size:
             raise Passing("the server stopped early")
 

@@ -223,7 +223,7 @@ def test_a_cut_off_is_continued_by_the_next_call(place, capsys, monkeypatch, nam
     size = len((HUB | COURSE)[name])
     place.served(name).cut = size * 3 // 10
     error, after = refused(place, capsys)
-    assert f"{name}: no connection to 127.0.0.1 (" in error and "run ./setup.sh --full again" in error
+    assert f"{name}: the connection to 127.0.0.1 failed (" in error and "run ./setup.sh --full again" in error
     assert "nothing has changed for runs, and what arrived is kept" in after
     place.served(name).cut = None
     place.server.asked.clear()
@@ -409,7 +409,7 @@ def test_no_server(place, capsys):
     place.server.shutdown()
     place.server.server_close()
     error, after = refused(place, capsys)
-    assert "ids-sst-train.csv: no connection to 127.0.0.1 (" in error and ", 5 times in a row: check the" in error
+    assert "ids-sst-train.csv: the connection to 127.0.0.1 failed (" in error and ", 5 times in a row: check the" in error
     assert after.count("by hand:") == 2
 
 
@@ -421,14 +421,14 @@ def test_a_server_that_goes_away_in_the_middle(place, capsys, monkeypatch):
     place.served(MODEL).cut = 300_000
     monkeypatch.setattr(download.time, "sleep", cut_and_close)
     error, _ = refused(place, capsys)
-    assert "model.safetensors: no connection to 127.0.0.1 (" in error
+    assert "model.safetensors: the connection to 127.0.0.1 failed (" in error
     assert [part.stat().st_size for part in place.weights.glob(".incoming/model*")] == [300_000]
 
 
 def test_a_name_that_does_not_resolve(place, capsys, monkeypatch):
     monkeypatch.setattr(download, "WAITS", ())
     monkeypatch.setenv("MINBERT_DATA_URL", "http://nowhere.invalid/data")
-    assert "ids-sst-train.csv: no connection to nowhere.invalid (" in refused(place, capsys)[0]
+    assert "ids-sst-train.csv: the connection to nowhere.invalid failed (" in refused(place, capsys)[0]
 
 
 @pytest.mark.parametrize("address", ["here/data", "ftp://127.0.0.1/data", "http://127.0.0.1:here"])
