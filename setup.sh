@@ -214,24 +214,25 @@ set_up_core() {
 
 # A GPU that torch can't use is worth a line now rather than a puzzle at the first step.
 note_on_gpu() {
-    local driver cuda advice
+    local driver cuda advice torch
     command -v nvidia-smi >/dev/null || return 0
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || return 0
     [[ $driver == [0-9]* ]] || return 0
     cuda=$(cd / && "$1" -W ignore -c 'import torch; print("" if torch.cuda.is_available() else torch.version.cuda)' \
         2>/dev/null) || return 0
     [[ -n $cuda ]] || return 0
+    torch=$(grep '^torch==' "$ROOT/requirements.txt") || return 0
     # NVIDIA: every CUDA 12 build runs on a driver of 525 or newer, every CUDA 13 build on one of 580 or newer.
     if ((${driver%%.*} >= 580)); then
-        advice="install a CUDA 13 build of torch (cu130)"
+        advice="install $torch+cu130"
     elif ((${driver%%.*} >= 525)); then
-        advice="install the cu126 build of torch"
+        advice="install $torch+cu126"
     else
-        advice="update the driver to 525 or newer and install the cu126 build of torch"
+        advice="update the driver to 525 or newer and install $torch+cu126"
     fi
     [[ $cuda == None ]] && cuda="built for the CPU" || cuda="built for CUDA $cuda"
     say "note: there is an NVIDIA GPU (driver $driver) that this torch, $cuda, can't use, so runs will use the CPU;" \
-        "to use it, $advice into .venv as described on pytorch's Get Started page"
+        "to use it, $advice into .venv; pytorch's page of previous versions tells from where"
 }
 
 set_up_tests() {

@@ -347,10 +347,10 @@ def test_a_python_without_ensurepip(setup):
         (
             "535.104.05",
             "13.0",
-            "built for CUDA 13.0, can't use, so runs will use the CPU; to use it, install the cu126",
+            "CUDA 13.0, can't use, so runs will use the CPU; to use it, install torch==2.13.0+cu126",
         ),
-        ("470.82.01", "13.0", "update the driver to 525 or newer and install the cu126 build"),
-        ("580.65.06", "None", "built for the CPU, can't use, so runs will use the CPU; to use it, install a CUDA 13"),
+        ("470.82.01", "13.0", "update the driver to 525 or newer and install torch==2.13.0+cu126 into"),
+        ("580.65.06", "None", "the CPU, can't use, so runs will use the CPU; to use it, install torch==2.13.0+cu130"),
         ("535.104.05", "", None),
         ("NVIDIA-SMI has failed", "13.0", None),
     ],
