@@ -28,17 +28,19 @@ SEED = 11711  # the course's
 SENTIMENT_SHARES = (0.15, 0.24, 0.20, 0.25, 0.16)  # of the classes 0 to 4, near SST's
 SENTIMENT_NOISE = 0.24  # standard deviation of a reader's opinion: about one label in ten moves to its neighbor
 PARAPHRASE_SHARE = 0.42  # near Quora's .37
-NEGATIVES = {"other": 0.64, "slot": 0.12, "else": 0.14, "swap": 0.10}  # what keeps two questions from being the same
+NEGATIVES = {"other": 0.70, "slot": 0.10, "else": 0.12, "swap": 0.08}  # what keeps two questions from being the same
 SIMILARITY_NOISE = 0.3  # standard deviation in points of the 0 to 5 scale
 COSTS = {  # points that a difference takes from 5
     "form": 0.1, "look": 0.3, "place": 0.5, "count": 0.5, "figure": 1.4, "object": 2.2, "verb": 2.8,
     "when": 0.2, "amount": 0.5, "town": 0.8, "cause": 1.4, "victim": 2.2, "effect": 2.8,
 }  # fmt: skip
 REVIEW_AGREEMENT = 0.7  # share of a film review's opinions that agree with its verdict
-CHANGES = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, None)  # how many differences an STS pair has; None is an unrelated pair
+# How many small and large differences an STS pair has; None is an unrelated pair. Pairs that share most words and mean
+# something else, and pairs that share few and mean nearly the same, keep word overlap from answering.
+CHANGES = ((0, 0), (1, 0), (2, 0), (2, 0), (3, 0), (0, 1), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (1, 3), None)
 
 # What a negation leaves of an adjective's strength: "not brilliant" is worse than average, "not awful" a little better.
-NEGATED = {2: -1.0, 1: -1.0, -1: 1.0, -2: 0.4}
+NEGATED = {2: -1.0, 1: -1.0, -1: 1.0, -2: 0.2}
 
 
 def options(text: str) -> list[str]:
@@ -78,9 +80,9 @@ class Opinions:
         if abs(strength) == 2 and draw < 0.6:
             return f"{self.pick(words.MOST)} {word}", strength
         if abs(strength) == 1 and draw < 0.45:
-            return f"{self.pick(words.MORE)} {word}", 1.4 * strength
+            return f"{self.pick(words.MORE)} {word}", 1.15 * strength
         if strength == -1 and draw < 0.7:
-            return f"{self.pick(words.LESS)} {word}", -0.7
+            return f"{self.pick(words.LESS)} {word}", -0.85
         return word, strength
 
     def aspect(self) -> tuple[str, str]:
@@ -117,7 +119,7 @@ class Opinions:
 
     def but(self, strength):
         (one, first), (two, second) = self.clause(self.opposite(strength)), self.clause(strength)
-        return f"{one} , but {two}", 0.2 * first + 0.8 * second
+        return f"{one} , but {two}", 0.1 * first + 0.9 * second
 
     def despite(self, strength):
         (thing, _), (text, value) = self.aspect(), self.clause(strength)
@@ -296,6 +298,10 @@ class Scene:
             "place": groups(kind["places"]),
         }
 
+    def slots(self) -> tuple[list[str], list[str]]:
+        """The slots in which a difference is small, and those in which it is large."""
+        return [s for s in self.choices if COSTS[s] < 1], [s for s in self.choices if COSTS[s] >= 1]
+
     def say(self, said: dict[str, list[str]]) -> tuple[str, str]:
         """The sentence for a choice of each slot, with any of its synonyms, and the form it has."""
         word = {slot: self.rng.choice(group) for slot, group in said.items()}
@@ -348,7 +354,8 @@ def similar(rng) -> tuple[list[str], float]:
         second, _ = other.say({slot: rng.choice(choice) for slot, choice in other.choices.items()})
         return [first, second], 0.0
     cost, changed = 0.0, dict(said)
-    for slot in rng.sample(sorted(said), changes):
+    small, large = (rng.sample(slots, n) for slots, n in zip(scene.slots(), changes, strict=True))
+    for slot in small + large:
         changed[slot] = rng.choice([group for group in scene.choices[slot] if group != said[slot]])
         # A detail that only one of the two gives matters less than one they disagree on.
         cost += COSTS[slot] * (0.5 if [""] in (said[slot], changed[slot]) else 1)

@@ -13,15 +13,11 @@ stunts|final minutes|chase scenes|puppets|drawings|child actors|flashbacks|love 
 
 ADJECTIVES = {
     2: """magnificent|brilliant|wonderful|superb|breathtaking|dazzling|unforgettable|glorious|extraordinary
-spectacular|stunning|exquisite|phenomenal|sublime|masterful|flawless""",
-    1: """pleasant|charming|likable|warm|clever|amusing|engaging|graceful|sweet|lively|fresh|thoughtful|funny
-gentle|appealing|touching|witty|enjoyable|inventive|good""",
-    0: """ordinary|familiar|average|conventional|passable|unremarkable|standard|so-so|routine|acceptable|middling
-typical""",
-    -1: """dull|slow|clumsy|thin|uneven|flat|bland|forgettable|muddled|stale|predictable|tired|weak|shallow|stiff
-tedious|noisy|awkward|lifeless|confusing""",
-    -2: """dreadful|awful|unbearable|atrocious|horrible|insulting|wretched|unwatchable|abysmal|appalling|terrible
-hideous|excruciating|worthless|disastrous|painful""",
+spectacular""",
+    1: "pleasant|charming|likable|warm|clever|amusing|engaging|graceful|sweet|lively",
+    0: "ordinary|familiar|average|conventional|passable|unremarkable|standard|so-so|routine|acceptable",
+    -1: "dull|slow|clumsy|thin|uneven|flat|bland|forgettable|muddled|stale",
+    -2: "dreadful|awful|unbearable|atrocious|horrible|insulting|wretched|unwatchable|abysmal|appalling",
 }
 MORE = "very|truly|really|remarkably|thoroughly"  # before adjectives of strength 1
 MOST = "simply|absolutely|utterly|nothing short of"  # before those of strength 2
@@ -36,42 +32,32 @@ WATCHERS = """I|we|my sister|my grandfather|half the audience|the row behind us|
 the children|my whole family|two friends of mine|the couple beside me|even my dentist|the critic next to me"""
 REACTIONS = {
     2: """cheered at the end|laughed until it hurt|clapped for five minutes|left the cinema walking on air
-could have watched it all night|cried happy tears|bought tickets for the next showing at once
-loved every minute of it|danced all the way home|begged for a sequel|would give it six stars out of five""",
+could have watched it all night|cried happy tears""",
     1: """smiled most of the way through|left in a good mood|liked it more than expected|had a good time
-hummed the songs on the way home|chuckled now and then|forgot the popcorn for a while|found a lot to like
-would not mind a sequel|had a soft spot for the villain|felt a little warmer afterwards""",
+hummed the songs on the way home|chuckled now and then""",
     0: """neither laughed nor yawned|shrugged and went home|watched it on a rainy Sunday|had no strong opinion
-talked about the weather afterwards|had seen better and worse|could take it or leave it|sat in the third row""",
+talked about the weather afterwards|had seen better and worse""",
     -1: """checked the time twice|expected a good deal more|lost interest by the middle|fell asleep before the end
-yawned through the second half|forgot it by the time the lights came on|wished it were shorter
-left a little disappointed|had trouble staying awake|stopped caring after an hour|found little to laugh about""",
+yawned through the second half|forgot it by the time the lights came on""",
     -2: """walked out after half an hour|asked for the money back|begged to leave|hated every minute of it
-suffered through every scene|regretted the evening for days|would rather clean the oven than see it again
-booed at the screen|wanted to sue the director|left with a headache and a grudge|threw popcorn at the screen""",
+suffered through every scene|regretted the evening for days""",
 }
 VERDICTS = {
     2: """Drop everything and see {title} tonight|Do not miss {title} for the world
 {title} deserves every prize there is|{title} is one of the best films in years
-I would cross the country to see {title} again|{title} is a triumph from start to end
-Nothing this year comes close to {title}|{title} is a joy that I wish on everybody
-I fell in love with {title} at once""",
+I would cross the country to see {title} again|{title} is a triumph from start to end""",
     1: """{title} is worth the price of a ticket|{title} makes for a nice evening
 Give {title} a chance , it grows on you|{title} has its heart in the right place
-Take your parents to {title} , they will like it|{title} is better than its poster
-{title} is good company on a Friday night|There is a lot to like in {title}""",
+Take your parents to {title} , they will like it|{title} is better than its poster""",
     0: """{title} is neither here nor there|{title} will do when nothing else is on
 {title} runs for about two hours|Those who liked the book may like {title}
-{title} is what the poster promises , no more and no less|Half of {title} works and half does not
-{title} opens in cinemas on Thursday|{title} is shown with subtitles""",
+{title} is what the poster promises , no more and no less|Half of {title} works and half does not""",
     -1: """{title} could have used another draft|Wait until {title} is on television|{title} never finds its feet
 {title} promises more than it gives|There are better ways to spend an evening than {title}
-{title} runs out of ideas too early|Not even the popcorn made {title} pass quickly
-{title} tries hard and gets nowhere""",
+{title} runs out of ideas too early""",
     -2: """Stay far away from {title}|{title} is the worst film of the year
 Nobody should have to sit through {title}|{title} is an insult to anyone who can think
-I want back the two hours that {title} took from me|Whoever made {title} should apologize
-{title} is a catastrophe from start to end|Burn every copy of {title}""",
+I want back the two hours that {title} took from me|Whoever made {title} should apologize""",
 }
 TITLES = """Harbor Lights|The Ninth Lighthouse|Paper Rivers|A Cat in Winter|Miss Tillman Returns
 The Clockmaker 's Son|Salt and Honey|Midnight Ferry|The Last Orchard|Uncle Bruno|Copper Sky|Seven Umbrellas
@@ -280,8 +266,8 @@ LOOKS = "red|blue|old|new|small|huge=very large|dirty|black|white|wet|striped|co
 SCENES = [
     {
         "objects": "tomato|onion|loaf of bread|pineapple|potato|apple|fish|pumpkin|cucumber|cheese wheel",
-        "verbs": """slicing/sliced=cutting up/cut up|eating/eaten|washing/washed=rinsing/rinsed
-buying/bought|frying/fried""",
+        "verbs": """slicing/sliced=cutting up/cut up|eating/eaten|washing/washed=rinsing/rinsed|buying/bought
+frying/fried""",
         "places": "in the kitchen|at the market|behind a restaurant|on a boat|in a tent",
     },
     {
@@ -303,14 +289,14 @@ buying/bought|frying/fried""",
     },
     {
         "objects": "book|newspaper=paper|letter|map|magazine|photograph=photo",
-        "verbs": """reading/read|folding/folded|tearing up/torn up=ripping apart/ripped apart
-hiding/hidden|burning/burned""",
+        "verbs": """reading/read|folding/folded|tearing up/torn up=ripping apart/ripped apart|hiding/hidden
+burning/burned""",
         "places": "on a train|in the library|on a park bench|in the waiting room|at the dinner table",
     },
     {
         "objects": "ball|kite|frisbee|balloon|stick|snowball|hat",
-        "verbs": """throwing/thrown=tossing/tossed|catching/caught|chasing/chased=running after/chased
-losing/lost|holding/held""",
+        "verbs": """throwing/thrown=tossing/tossed|catching/caught|chasing/chased=running after/chased|losing/lost
+holding/held""",
         "places": "in the park|on the beach|in the yard=in the backyard|on a hill|on a frozen lake",
     },
 ]
