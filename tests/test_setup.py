@@ -344,11 +344,7 @@ def test_a_python_without_ensurepip(setup):
 @pytest.mark.parametrize(
     ("driver", "cuda", "advice"),
     [
-        (
-            "535.104.05",
-            "13.0",
-            "13.0, can't use, so runs will use the CPU; to use it, install torch==2.13.0+cu126",
-        ),
+        ("535.104.05", "13.0", "13.0, can't use, so runs will use the CPU; to use it, install torch==2.13.0+cu126"),
         ("470.82.01", "13.0", "update the driver to 525 or newer and install torch==2.13.0+cu126 into"),
         ("580.65.06", "None", "the CPU, can't use, so runs will use the CPU; to use it, install torch==2.13.0+cu130"),
         ("535.104.05", "", None),
