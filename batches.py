@@ -56,6 +56,7 @@ class TaskData:
 
     def __init__(self, task: Task, table: Table, tokenizer: BertTokenizer, max_length: int | None = None):
         self.task, self.table = task, table
+        self.max_length = max_length or tokenizer.model_max_length
         self.ids = [example.id for example in table]
         first = tokenizer.encode_batch([example.sentence for example in table], max_length=max_length)
         self.sentences = [first.ids]

@@ -1,6 +1,7 @@
 """A run's folder: what it was asked, what it measured, its best model, and what resuming needs.
 
-runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file is written whole or not at all; none needs pickle.
+Tensors are kept as safetensors (github.com/huggingface/safetensors), the rest as JSON, so no file needs pickle to load:
+runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import zlib
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from errors import InputError
-from files import atomic_write, read_json, write_json
+from files import atomic_write, cannot, read_json, write_json
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
@@ -61,21 +63,28 @@ class Run:
             file.writelines(json.dumps(row) + "\n" for row in history)
 
     def save_checkpoint(self, tensors: dict[str, torch.Tensor], state: dict) -> None:
-        """One file, so that it is there whole or not at all: tensors, and `state` (JSON) in its header."""
+        """One file, so that it is there whole or not at all: tensors, and in its header `state` and a checksum."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        described = json.dumps(state)
+        header = {"state": described, "checksum": _checksum(tensors, described)}
         with atomic_write(self.checkpoint, "wb") as file:
-            contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            file.write(save(contiguous, metadata={"state": json.dumps(state)}))
+            file.write(save(tensors, metadata=header))
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict] | None:
         """What save_checkpoint wrote, or None if nothing was saved yet. Raises InputError for a damaged file."""
         if not self.checkpoint.is_file():
             return None
         try:
-            tensors = load_file(self.checkpoint)
             with open(self.checkpoint, "rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            return tensors, json.loads(header["__metadata__"]["state"])
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(size, 100_000_000)))["__metadata__"]
+            tensors = load_file(self.checkpoint)
+            if _checksum(tensors, header["state"]) != header["checksum"]:
+                raise ValueError("its checksum is another")
+            return tensors, json.loads(header["state"])
+        except OSError as error:
+            raise cannot("read", self.checkpoint, error) from error
+        except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.checkpoint}: cut short or altered ({error}): delete {self.checkpoint.parent} and resume, "
                 "which starts over, or start a new run"
@@ -86,6 +95,19 @@ class Run:
         self.checkpoint.unlink(missing_ok=True)
         if self.checkpoint.parent.is_dir():
             self.checkpoint.parent.rmdir()
+
+
+def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
+    """CRC-32 over names, types, shapes and bytes of the tensors, and the state.
+
+    It finds what a disk or a copy does to a file; safetensors itself takes any bytes for numbers.
+    """
+    total = zlib.crc32(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), total)
+    return f"{total:08x}"
 
 
 def new_name(option: str) -> str:

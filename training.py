@@ -1,7 +1,7 @@
 """The training loop, one for every command: set the rate, forward and backward, clip, step, evaluate, keep the best.
 
-It does not know tasks. It is given a schedule that says which batch comes next, a function that returns a loss, and one that
-evaluates. Loshchilov and Hutter 2019 (arXiv 1711.05101) for AdamW, as the course defines it.
+AdamW after Loshchilov and Hutter 2019 (arXiv 1711.05101), as the course defines it. The loop does not know tasks: it is
+given a schedule that says which batch comes next, a function that returns a loss, and one that evaluates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -28,8 +29,11 @@ from schedules import set_learning_rate
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train. lr: peak learning rate. decay: constant or linear. warmup: share of all steps. clip: largest gradient norm, 0 none.
-    save_every: minutes between checkpoints within an epoch."""
+    """How to train.
+
+    lr: peak learning rate. decay: constant or linear. warmup: share of all steps. clip: largest gradient norm, 0 none.
+    save_every: minutes between checkpoints within an epoch.
+    """
 
     epochs: int = 10
     lr: float = 1e-5
@@ -47,7 +51,7 @@ class Stopped(Exception):
 
 @dataclass
 class Progress:
-    """Where a run is: epochs finished, steps made in the epoch now running, the best so far, and a row an evaluation."""
+    """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation."""
 
     epoch: int = 0
     step: int = 0
@@ -61,7 +65,8 @@ class Progress:
 class Trainer:
     """Trains a model and leaves its best state in run.best.
 
-    data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words). save_best() writes run.best.
+    data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words).
+    save_best() writes run.best.
     """
 
     def __init__(
@@ -87,11 +92,12 @@ class Trainer:
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
 
-        Raises Stopped after SIGTERM or Ctrl-C (a checkpoint was written), InputError for a loss that is not finite.
+        Raises Stopped after SIGTERM or Ctrl-C (a checkpoint was written), InputError for a loss or a weight that is
+        not finite (nothing was written).
         """
         self._resume(say)
         progress = self.progress
-        with _signals(self._interrupt):
+        with on_signals(self._interrupt):
             if not progress.history:
                 self._evaluate(say)
                 self._save()
@@ -100,6 +106,8 @@ class Trainer:
                 progress.epoch, progress.step = progress.epoch + 1, 0
                 self._evaluate(say)
                 self._save()
+                if self.interrupted:
+                    raise Stopped
         return progress
 
     def _train_epoch(self) -> None:
@@ -122,7 +130,11 @@ class Trainer:
                     clip_grad_norm(self.learning.values(), options.clip)
                 value = loss.item()
                 if not math.isfinite(value):
-                    raise InputError(_not_finite(value, task, batch.ids, progress))
+                    place = f"epoch {progress.epoch + 1}, step {progress.step + 1}, task {task}"
+                    raise InputError(
+                        f"the loss is {value} at {place}, rows {json.dumps(batch.ids[:8])}: "
+                        f"try a lower --lr or --clip 1.0; {self._kept()}"
+                    )
                 self.optimizer.step()
                 progress.step += 1
                 progress.tokens += batch.tokens
@@ -142,6 +154,7 @@ class Trainer:
     def _evaluate(self, say: Callable[[str], None]) -> None:
         """Score the model, keep it if it is the best so far, and write a row."""
         progress = self.progress
+        self._refuse_broken_weights()
         score, row, words = self.evaluate()
         learned = progress.epoch > 0 or self.options.epochs == 0
         best = learned and score > progress.best  # the untrained model is a reference, not a candidate
@@ -150,7 +163,7 @@ class Trainer:
             self.save_best()
         seconds = round(progress.seconds, 3)
         progress.history.append(
-            {"epoch": progress.epoch, "score": score, "best": best, "train_seconds": seconds, **row}
+            {"epoch": progress.epoch, "score": score, "best": best, "train_seconds": seconds, "train_tokens": progress.tokens, **row}
         )
         self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"
@@ -159,6 +172,7 @@ class Trainer:
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.
 
     def _save(self) -> None:
+        self._refuse_broken_weights()
         tensors = {f"model.{name}": p for name, p in self.learning.items()}
         for name, p in self.learning.items():
             state = self.optimizer.state.get(p, {})
@@ -174,13 +188,14 @@ class Trainer:
         if found is None:
             return
         tensors, state = found
+        for name, p in self.learning.items():
+            if f"model.{name}" not in tensors or tensors[f"model.{name}"].shape != p.shape:
+                raise InputError(
+                    f"{self.run.checkpoint}: {name} is missing or has another shape: it belongs to another run"
+                )
         self.progress = Progress(**state)
         with torch.no_grad():
             for name, p in self.learning.items():
-                if f"model.{name}" not in tensors or tensors[f"model.{name}"].shape != p.shape:
-                    raise InputError(
-                        f"{self.run.checkpoint}: {name} is missing or has another shape: it belongs to another run"
-                    )
                 p.copy_(tensors[f"model.{name}"])
                 prefix = f"optimizer.{name}."
                 saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
@@ -191,41 +206,42 @@ class Trainer:
         if "random.cuda" in tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(tensors["random.cuda"])
         self.run.write_metrics(self.progress.history)
-        where = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}"
-        say(
-            f"continuing {self.run.folder} at {where}"
-            if self.progress.epoch < self.options.epochs
-            else "training is done"
-        )
+        if self.progress.epoch < self.options.epochs:
+            say(f"continuing at epoch {self.progress.epoch + 1}, step {self.progress.step + 1}")
+        else:
+            say("continuing after the last epoch")
+
+    def _refuse_broken_weights(self) -> None:
+        """Raises InputError for a weight that is not finite, which no file is ever given.
+
+        A finite loss can have a gradient that isn't; the next loss would tell, but an evaluation may come before it.
+        """
+        for name, p in self.learning.items():
+            if not torch.isfinite(p).all():
+                place = f"{self.progress.epoch} epochs and {self.progress.step} steps"
+                raise InputError(f"{name} is not finite after {place}: try a lower --lr or --clip 1.0; {self._kept()}")
+
+    def _kept(self) -> str:
+        if self.progress.best_epoch:
+            return f"the best model so far, of epoch {self.progress.best_epoch}, is in {self.run.best}"
+        return "there is no best model yet"
 
     def _interrupt(self, *_) -> None:
         if self.interrupted:  # asked twice: now
             raise KeyboardInterrupt
         self.interrupted = True
-        print("\nstopping after this step; once more to stop at once", file=sys.stderr)
+        print("\nstopping after this step or evaluation; once more to stop at once", file=sys.stderr)
 
 
-class _signals:
-    """SIGINT and SIGTERM call a function for as long as this lasts (in the main thread, the only one that may)."""
-
-    def __init__(self, handler):
-        self.handler, self.previous = handler, {}
-
-    def __enter__(self):
+@contextmanager
+def on_signals(handler: Callable) -> Iterator[None]:
+    """SIGINT and SIGTERM call `handler` for as long as this lasts (in the main thread, the only one that may)."""
+    previous = {}
+    try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self.previous[number] = signal.signal(number, self.handler)
-            except ValueError:  # not the main thread
-                return
-
-    def __exit__(self, *_):
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-
-
-def _not_finite(value: float, task: str, ids: list[str], progress: Progress) -> str:
-    where = f"epoch {progress.epoch + 1}, step {progress.step + 1}, task {task}"
-    return (
-        f"the loss is {value} at {where}, rows {json.dumps(ids[:8])}: "
-        "try a lower --lr or --clip 1.0; the best model so far is kept in best/"
-    )
+            with suppress(ValueError):  # not the main thread
+                previous[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
