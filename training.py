@@ -163,7 +163,14 @@ class Trainer:
             self.save_best()
         seconds = round(progress.seconds, 3)
         progress.history.append(
-            {"epoch": progress.epoch, "score": score, "best": best, "train_seconds": seconds, "train_tokens": progress.tokens, **row}
+            {
+                "epoch": progress.epoch,
+                "score": score,
+                "best": best,
+                "train_seconds": seconds,
+                "train_tokens": progress.tokens,
+                **row,
+            }
         )
         self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"

@@ -1,0 +1,97 @@
+"""A finished run as one row: what results/ keeps and what the README's tables are made from.
+
+    python result_row.py RUN [RUN...]      prints one JSON line a run, e.g. `>> results/course_data.jsonl`
+
+A row has the command that makes it again, its scores and cost, and what could explain a difference: versions,
+commit, device, hashes of weights and data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from errors import InputError
+from files import read_json
+from multitask_classifier import SCORES, build_parser
+from run import Run
+from tasks import TASKS, leaderboard_score
+
+PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only"}
+
+
+def row(folder: Path) -> dict:
+    """The row of a finished run. Raises InputError if the run isn't finished or its files are not a run's."""
+    run = Run.open(folder)
+    config, path = run.config, folder / SCORES
+    if not path.is_file():
+        raise InputError(f"{folder} is not finished (no {SCORES}): continue it with --resume {folder}")
+    scores = read_json(path)
+    parts = [folder] if run.metrics.is_file() else [folder / task for task in scores]
+    history = [read_lines(part / run.metrics.name) for part in parts]
+    seconds = sum(rows[-1]["train_seconds"] for rows in history)
+    tokens = sum(rows[-1]["train_tokens"] for rows in history)
+    return {
+        "command": command(config),
+        "dev": scores,
+        "leaderboard": leaderboard(scores),
+        "train_seconds": round(seconds, 1),
+        "tokens_per_second": round(tokens / seconds) if seconds else None,
+        "model": {key: config["model"][key] for key in ("name", "sha256")},
+        "data": {
+            task: {split: {key: file[key] for key in ("rows", "sha256")} for split, file in splits.items()}
+            for task, splits in config["data"].items()
+        },
+        **{key: config[key] for key in ("device", "versions", "commit", "started")},
+        "options": {name: value for name, value in config["options"].items() if not is_place(name)},
+    }
+
+
+def leaderboard(scores: dict) -> float | None:
+    """The course's score on dev; None for other tasks than its three."""
+    if set(scores) != {"sst", "para", "sts"}:
+        return None
+    return leaderboard_score({name: scores[name].get(TASKS[name].metric) for name in scores})
+
+
+def is_place(option: str) -> bool:
+    """Whether an option says where something is on one machine, not what was done."""
+    return option in PLACES or option.endswith(("_out", "_train", "_dev", "_test"))
+
+
+def command(config: dict) -> str:
+    """The command line that makes the run again: what differs from the defaults, without the places of this machine."""
+    parts = ["python", config["command"]]
+    for action in build_parser()._actions:
+        value = config["options"].get(action.dest)
+        if is_place(action.dest) or value in (None, False, action.default):
+            continue
+        parts += [action.option_strings[-1]] + ([] if value is True else [str(value)])
+    return shlex.join(parts)
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The rows of a JSON-lines file."""
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Print one JSON line for each finished run.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    try:
+        for folder in parser.parse_args(arguments).runs:
+            print(json.dumps(row(folder)))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
