@@ -1,0 +1,491 @@
+"""The loop learns, keeps the best, loses nothing when stopped anywhere, and writes no nonsense.
+
+Three tasks of an invented vocabulary, the encoder of conftest.py, dropout on.
+"""
+
+import errno
+import math
+import random
+import shutil
+import signal
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import files
+from batches import TaskData
+from datasets import Example, Table
+from errors import InputError
+from evaluation import predict
+from frozen import Store
+from model import ModelConfig, MultitaskBERT
+from run import Run
+from sampling import make_schedule
+from tasks import PARA, SST, STS, leaderboard_score
+from training import Stopped, Trainer, TrainingOptions, on_signals
+
+SUBJECTS = ["the film", "the cat", "a dog", "the mat"]
+WORDS = {"good": 4, "bright": 3, "not good": 1, "very bad": 0}
+TEXTS = [(f"{subject} was {word} .", label) for subject, (word, label) in product(SUBJECTS, WORDS.items())]
+OTHERS = random.Random(4).sample(TEXTS, len(TEXTS))
+
+
+def make_data(tokenizer):
+    """task -> 11 rows, which make batches of 4, 4 and 3."""
+    pairs = [(a, b, x, y) for (a, x), (b, y) in zip(TEXTS, OTHERS, strict=True)]
+    found = (
+        (SST, [Example(f"s{i}", text, None, label, i) for i, (text, label) in enumerate(TEXTS)]),
+        (PARA, [Example(f"p{i}", a, b, float((x > 2) == (y > 2)), i) for i, (a, b, x, y) in enumerate(pairs)]),
+        (STS, [Example(f"t{i}", a, b, 5.0 - abs(x - y), i) for i, (a, b, x, y) in enumerate(pairs)]),
+    )
+    return {task.name: TaskData(task, Table(None, rows[:11], [], ""), tokenizer) for task, rows in found}
+
+
+class Bench:
+    """Makes trainers of one and the same run, each as a new process would: all from the start, but for the folder."""
+
+    def __init__(self, folder, tiny, tokenizer, **choices):
+        self.folder, self.tiny, self.tokenizer = folder, tiny, tokenizer
+        self.choices = {"option": "finetune", "epochs": 2, "lr": 2e-3, "schedule": "proportional", **choices}
+
+    def trainer(self, folder="run", loss=None, evaluate=None):
+        """loss(trainer, number of the step, batch) and evaluate(trainer, number) are called before the real ones."""
+        choices = dict(self.choices)
+        option, schedule, batch_size = choices.pop("option"), choices.pop("schedule"), choices.pop("batch_size", 4)
+        dropout = choices.pop("dropout", True)
+        options = TrainingOptions(clip=1.0, decay="linear", warmup=0.2, seed=5, **choices)
+        data = make_data(self.tokenizer)
+        heads = (
+            {"attention": {"sts": 1}} if dropout else {"attention": dict.fromkeys(data, 0), "hidden_dropout_prob": 0.0}
+        )
+        encoder = self.tiny(seed=options.seed)
+        model = MultitaskBERT(ModelConfig.for_tasks(option=option, **heads), encoder)
+        if option == "pretrain":
+            sentences = [ids for rows in data.values() for side in rows.sentences for ids in side]
+            store = Store.build(model.bert, "weights", sentences, self.folder / "cache")
+            for rows in data.values():
+                rows.encodings = store
+        run = Run(self.folder / folder)
+        sizes = {name: len(rows) for name, rows in data.items()}
+        steps = make_schedule(schedule, sizes, batch_size, options.epochs, options.seed)
+        counts = {"loss": 0, "evaluate": 0}
+
+        def real_loss(batch):
+            counts["loss"] += 1
+            if loss:
+                changed = loss(trainer, counts["loss"], batch)
+                if changed is not None:
+                    return changed
+            return model.loss(batch)
+
+        def real_evaluate():
+            counts["evaluate"] += 1
+            if evaluate:
+                changed = evaluate(trainer, counts["evaluate"])
+                if changed is not None:
+                    return changed
+            found = {name: predict(model, rows) for name, rows in data.items()}
+            scores = {name: p.score for name, p in found.items()}
+            return leaderboard_score(scores), {"dev": scores, "loss": {n: p.loss for n, p in found.items()}}, "words"
+
+        save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
+        trainer = Trainer(model, data, steps, real_loss, real_evaluate, save_best, run, options)
+        return trainer
+
+    def train(self, **hooks):
+        said = []
+        trainer = self.trainer(**hooks)
+        trainer.train(said.append)
+        return trainer, said
+
+
+@pytest.fixture
+def bench(tmp_path, tiny, tiny_tokenizer):
+    def make(**choices):
+        return Bench(tmp_path, tiny, tiny_tokenizer, **choices)
+
+    return make
+
+
+def outcome(trainer):
+    """All that a run leaves, but for times: weights to the bit, metrics, best model, predictions, random state."""
+    history = [{k: v for k, v in row.items() if k != "train_seconds"} for row in trainer.progress.history]
+    weights = {name: p.clone() for name, p in trainer.model.state_dict().items()}
+    best = {path.name: path.read_bytes() for path in sorted(trainer.run.best.iterdir())}
+    outputs = [predict(trainer.model, rows).outputs for rows in trainer.data.values()]
+    generator = torch.get_rng_state()
+    return history, weights, best, outputs, generator, (trainer.progress.best, trainer.progress.best_epoch)
+
+
+def assert_same(one, other):
+    for a, b in zip(one, other, strict=True):
+        if isinstance(a, dict) and all(isinstance(value, torch.Tensor) for value in a.values()):
+            assert a.keys() == b.keys()
+            assert [name for name in a if not torch.equal(a[name], b[name])] == []
+        elif isinstance(a, torch.Tensor):
+            assert torch.equal(a, b)
+        elif isinstance(a, list) and isinstance(a[0], np.ndarray):
+            assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+        else:
+            assert a == b
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """option -> what a run that nothing stopped leaves; trained once."""
+    return {}
+
+
+def wanted_of(undisturbed, maker):
+    option = maker.choices["option"]
+    if option not in undisturbed:
+        undisturbed[option] = outcome(maker.train(folder="undisturbed")[0])
+    return undisturbed[option]
+
+
+# --- it learns ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option, lr, least", [("finetune", 3e-3, 0.9), ("pretrain", 3e-2, 0.6)])
+def test_it_learns_its_rows_by_heart(bench, option, lr, least):
+    """Random vectors of a frozen encoder tell less, but the heads make the most of them."""
+    trainer, _ = bench(option=option, lr=lr, epochs=40, batch_size=11, dropout=False).train()
+    first, last = trainer.progress.history[0], trainer.progress.history[-1]
+    assert first["score"] < 0.6
+    assert all(score > least for score in last["dev"].values())
+    assert all(last["loss"][task] < first["loss"][task] / 1.5 for task in ("sst", "para"))
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "round_robin", "annealed"])
+def test_every_schedule_trains(bench, schedule):
+    trainer, _ = bench(schedule=schedule, epochs=1).train()
+    assert len(trainer.progress.history) == 2
+    assert all(math.isfinite(row["score"]) for row in trainer.progress.history)
+
+
+def test_pretrain_leaves_the_encoder_as_it_was(bench, tiny):
+    trainer, _ = bench(option="pretrain").train()
+    before = tiny(seed=5).state_dict()
+    after = trainer.model.bert.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not [name for name in trainer.learning if name.startswith("bert.")]
+
+
+@pytest.mark.parametrize("option", ["finetune", "pretrain"])
+def test_the_same_seed_gives_the_same_bits(bench, option):
+    one, other = (bench(option=option).train(folder=folder)[0] for folder in ("one", "other"))
+    assert_same(outcome(one), outcome(other))
+
+
+def test_another_seed_does_not(bench):
+    def train(seed):
+        maker = bench(epochs=1)
+        trainer = maker.trainer(folder=f"run{seed}")
+        torch.manual_seed(seed)  # dropout alone: data order and first weights are the same
+        trainer.train(lambda line: None)
+        return trainer.progress.history[-1]["loss"]
+
+    assert train(1) != train(2)
+
+
+def test_rows_of_metrics_and_what_is_said(bench):
+    trainer, said = bench().train()
+    lines = trainer.run.metrics.read_text().splitlines()
+    rows = [files.json.loads(line) for line in lines]
+    assert rows == trainer.progress.history
+    assert [row["epoch"] for row in rows] == [0, 1, 2]
+    assert [line.split()[0] for line in said] == ["untrained", "epoch", "epoch"]
+    assert [("best so far" in line) for line in said] == [row["best"] for row in rows]
+    assert trainer.progress.tokens == 2 * sum(rows.tokens for rows in trainer.data.values())
+
+
+# --- it keeps the best -------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_kept_and_the_untrained_never(bench):
+    scores, states = [0.9, 0.3, 0.7, 0.7, 0.5], []
+
+    def script(trainer, number):
+        states.append({name: p.clone() for name, p in trainer.model.state_dict().items()})
+        return scores[number - 1], {}, ""
+
+    trainer, _ = bench(epochs=4).train(evaluate=script)
+    assert (trainer.progress.best, trainer.progress.best_epoch) == (0.7, 2)  # the first of equals
+    assert [row["best"] for row in trainer.progress.history] == [False, True, True, False, False]
+    kept = MultitaskBERT.from_pretrained(trainer.run.best).state_dict()
+    assert all(torch.equal(kept[name], states[2][name]) for name in kept)
+    assert not all(torch.equal(kept[name], states[3][name]) for name in kept)
+
+
+def test_without_epochs_the_untrained_is_what_there_is(bench):
+    trainer, _ = bench(epochs=0).train()
+    assert [row["best"] for row in trainer.progress.history] == [True]
+    kept = MultitaskBERT.from_pretrained(trainer.run.best).state_dict()
+    assert all(torch.equal(value, kept[name]) for name, value in trainer.model.state_dict().items())
+
+
+# --- it goes on where it stopped ---------------------------------------------------------------------------------
+
+# 9 steps an epoch, 3 evaluations: the first step, the middle, the last of an epoch, the first of the next, the last.
+STOPS = [("loss", n) for n in (1, 5, 9, 10, 18)] + [("evaluate", n) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("option", ["finetune", "pretrain"])
+def test_stopped_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, option):
+    maker = bench(option=option)
+    wanted = wanted_of(undisturbed, maker)
+    for where, number in STOPS if option == "finetune" else STOPS[1::2]:
+        folder = f"{where}{number}"
+
+        def stop(trainer, count, *_, number=number):
+            trainer.interrupted = trainer.interrupted or count == number
+
+        with pytest.raises(Stopped):
+            maker.train(folder=folder, **{where: stop})
+        assert (maker.folder / folder / "last" / "checkpoint.safetensors").is_file()
+        torch.manual_seed(999)  # another process has another random state
+        assert_same(outcome(maker.train(folder=folder)[0]), wanted)
+
+
+def test_stopped_many_times_it_ends_as_if_it_had_not(bench, undisturbed):
+    maker = bench()
+    wanted = wanted_of(undisturbed, maker)
+
+    def every_third(trainer, count, *_):
+        trainer.interrupted = count == 3
+
+    for _ in range(6):
+        with pytest.raises(Stopped):
+            maker.train(loss=every_third)
+    assert_same(outcome(maker.train()[0]), wanted)
+
+
+@pytest.mark.parametrize("where", ["loss", "evaluate", "save_checkpoint", "write_metrics", "save_best"])
+def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
+    """No chance to write a checkpoint: the last one serves."""
+    maker = bench()
+    wanted = wanted_of(undisturbed, maker)
+
+    class Killed(BaseException):
+        pass
+
+    moments = {"loss": (2, 14), "save_best": (1,)}.get(where, (1, 2))
+    for moment in moments:
+        trainer = maker.trainer(folder=f"{where}{moment}")
+        owner = trainer.run if hasattr(trainer.run, where) else trainer
+        real, calls = getattr(owner, where), []
+
+        def killed(*arguments, real=real, calls=calls, moment=moment):
+            calls.append(1)
+            if len(calls) == moment:
+                raise Killed
+            return real(*arguments)
+
+        setattr(owner, where, killed)
+        with pytest.raises(Killed):
+            trainer.train(lambda line: None)
+        torch.manual_seed(999)
+        assert_same(outcome(maker.train(folder=f"{where}{moment}")[0]), wanted)
+
+
+def test_checkpoints_within_an_epoch(bench):
+    """Every step with --save_every 0; by default none as early as this."""
+    for save_every, wanted in ((0.0, 3 + 18), (10.0, 3)):
+        trainer = bench(save_every=save_every).trainer(folder=f"every{save_every}")
+        saved, real = [], trainer.run.save_checkpoint
+        trainer.run.save_checkpoint = lambda *a, real=real, saved=saved: (saved.append(1), real(*a))
+        trainer.train(lambda line: None)
+        assert len(saved) == wanted
+
+
+def test_a_checkpoint_holds_no_frozen_weight(bench):
+    maker = bench(option="pretrain", epochs=1)
+    maker.train()
+    tensors, _ = Run(maker.folder / "run").load_checkpoint()
+    assert not [name for name in tensors if name.startswith("model.bert")]
+
+
+def test_another_models_checkpoint_is_refused(bench):
+    bench(option="pretrain", epochs=1).train()
+    with pytest.raises(InputError, match="bert.embeddings.word_embeddings.weight is missing .* belongs to another run"):
+        bench(epochs=1).train()
+
+
+def test_signals_stop_it_and_are_given_back(bench):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    def send(trainer, count, batch):
+        if count == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        bench().train(loss=send)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    trainer, said = bench().train()
+    assert said[0] == "continuing at epoch 1, step 3"
+
+
+def test_asked_twice_it_stops_at_once(bench, capsys):
+    def send(trainer, count, batch):
+        if count == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench().train(loss=send)
+    assert "once more to stop at once" in capsys.readouterr().err
+
+
+def test_handlers_come_back_after_an_error():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ZeroDivisionError), on_signals(lambda *_: None):
+        assert signal.getsignal(signal.SIGTERM) is not before
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# --- files: whole, or refused ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    run = Run(tmp_path / "run")
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b.step": torch.tensor(3), "empty": torch.zeros(0, 2)}
+    run.save_checkpoint(tensors, {"epoch": 2, "best": -math.inf})
+    return run, tensors
+
+
+def test_a_checkpoint_comes_back(saved):
+    run, tensors = saved
+    found, state = run.load_checkpoint()
+    assert state == {"epoch": 2, "best": -math.inf}
+    assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert Run(run.folder / "elsewhere").load_checkpoint() is None
+
+
+def test_a_checkpoint_cut_short_is_refused(saved):
+    run, _ = saved
+    content = run.checkpoint.read_bytes()
+    for size in range(len(content)):
+        run.checkpoint.write_bytes(content[:size])
+        with pytest.raises(
+            InputError, match="last/checkpoint.safetensors: cut short or altered .*: delete .*/last and"
+        ):
+            run.load_checkpoint()
+
+
+def test_a_checkpoint_with_any_byte_altered_is_refused_or_reads_the_same(saved):
+    """The header has blanks at its end whose change changes nothing."""
+    run, tensors = saved
+    content = run.checkpoint.read_bytes()
+    refused = 0
+    for place, bit in product(range(len(content)), (1, 32)):
+        run.checkpoint.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+        try:
+            found, state = run.load_checkpoint()
+        except InputError:
+            refused += 1
+            continue
+        assert state == {"epoch": 2, "best": -math.inf}
+        assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert refused > 2 * len(content) - 20
+
+
+def test_a_trainer_says_what_to_do_about_a_damaged_checkpoint(bench):
+    maker = bench(epochs=1)
+    wanted = outcome(maker.train()[0])
+    checkpoint = maker.folder / "run" / "last" / "checkpoint.safetensors"
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(InputError, match="delete .*/last and resume, which starts over"):
+        maker.train()
+    shutil.rmtree(checkpoint.parent)  # as told
+    assert_same(outcome(maker.train()[0]), wanted)
+
+
+@pytest.mark.parametrize("fault", ["fsync", "write"])
+def test_a_full_disk_leaves_the_last_good_state(bench, undisturbed, monkeypatch, fault):
+    maker = bench()
+    wanted = wanted_of(undisturbed, maker)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    trainer = maker.trainer()
+    real = trainer.run.save_checkpoint
+
+    def fail(*_):
+        raise full
+
+    def save(tensors, state):
+        if state["epoch"] < 2:
+            return real(tensors, state)
+        with monkeypatch.context() as patch:
+            if fault == "fsync":
+                patch.setattr(files.os, "fsync", fail)
+            else:
+                patch.setattr(files, "open", FullDisk, raising=False)
+            real(tensors, state)
+
+    class FullDisk:
+        """A file that takes half of what it is given."""
+
+        def __init__(self, path, mode):
+            self.file = open(path, mode)
+
+        def write(self, content):
+            self.file.write(content[: len(content) // 2])
+            fail()
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    trainer.run.save_checkpoint = save
+    with pytest.raises(InputError, match="cannot write .*checkpoint.safetensors: No space left on device: free some"):
+        trainer.train(lambda line: None)
+    last = maker.folder / "run" / "last"
+    assert [path.name for path in last.iterdir()] == ["checkpoint.safetensors"]
+    assert Run(maker.folder / "run").load_checkpoint()[1]["epoch"] == 1
+    assert_same(outcome(maker.train()[0]), wanted)
+
+
+# --- numbers -----------------------------------------------------------------------------------------------------
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_names_its_rows_and_writes_nothing(bench, bad):
+    before = {}
+
+    def loss(trainer, number, batch):
+        if number == 11:
+            before.update(contents(trainer.run.folder), ids=batch.ids, task=batch.task.name)
+            return trainer.model.loss(batch) * 0 + bad
+
+    maker = bench()
+    with pytest.raises(InputError) as caught:
+        maker.train(loss=loss)
+    ids, task = before.pop("ids"), before.pop("task")
+    assert f"the loss is {bad} at epoch 2, step 2, task {task}, rows" in str(caught.value)
+    assert all(f'"{i}"' in str(caught.value) for i in ids)
+    assert f"the best model so far, of epoch 1, is in {maker.folder / 'run' / 'best'}" in str(caught.value)
+    assert contents(maker.folder / "run") == before
+
+
+def test_a_gradient_that_is_not_finite_reaches_no_file(bench):
+    """The loss is finite and its gradient isn't: the square root of 0. It is the epoch's last step."""
+    before = {}
+
+    def loss(trainer, number, batch):
+        if number == 9:
+            before.update(contents(trainer.run.folder))
+            weight = trainer.model.heads["sst"].output.weight
+            return trainer.model.loss(batch) + (weight * 0).sum().sqrt()
+
+    maker = bench()
+    with pytest.raises(InputError, match="is not finite after 1 epochs and 0 steps: try .*; there is no best model"):
+        maker.train(loss=loss, evaluate=lambda trainer, number: (float(number), {}, ""))
+    assert contents(maker.folder / "run") == before
