@@ -18,8 +18,8 @@ class Served:
     """A file and how it is served.
 
     cut: how many bytes to send before the connection is dropped. status: what to answer instead. failures: how many
-    answers these two apply to, -1 for all. ranges: whether byte ranges are honoured. redirect: where the file really
-    is. slow: seconds to wait after each 64 KiB.
+    answers these two apply to, -1 for all. ranges, length: whether byte ranges are honoured, and the length is told.
+    redirect: where the file really is. kind, headers: what to say of it. slow: seconds to wait after each 64 KiB.
     """
 
     content: bytes
@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = files if files is not None else {}
         self.asked: list[tuple[str, str, str | None]] = []  # (method, path, Range)
-        self.agents: list[dict[str, str]] = []
+        self.headers: list[dict[str, str]] = []  # of each request
         self.sent = 0  # bytes of bodies
         self.address = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body):
         asked = self.headers.get("Range")
         self.server.asked.append((self.command, self.path, asked))
-        self.server.agents.append(dict(self.headers))
+        self.server.headers.append(dict(self.headers))
         served = self.server.files.get(self.path)
         if served is None:
             self.reply(404, b"no such file", {}, body)

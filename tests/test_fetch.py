@@ -185,7 +185,7 @@ def test_files_placed_by_hand_are_taken(place):
     assert place.server.ranges(MODEL) == place.server.ranges("quora-dev.csv") == []
 
 
-def test_a_redirect_is_followed_with_the_range(place, monkeypatch):
+def test_a_redirect_is_followed_with_the_range(place):
     place.server.files["/elsewhere"] = Served(HUB[MODEL], cut=300_000, failures=1)
     place.served(MODEL).redirect = f"{place.server.address}/elsewhere"
     assert fetch.main([]) == 0
@@ -197,8 +197,8 @@ def test_a_token_is_sent_to_the_hub_alone_and_only_when_named(place, monkeypatch
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert fetch.main([]) == 0
     sent = {
-        path.rsplit("/", 1)[-1]: "Authorization" in headers or "authorization" in headers
-        for (_, path, _), headers in zip(place.server.asked, place.server.agents, strict=True)
+        path.rsplit("/", 1)[-1]: "Authorization" in headers
+        for (_, path, _), headers in zip(place.server.asked, place.server.headers, strict=True)
     }
     assert {name for name, token in sent.items() if token} == set(HUB)
 
@@ -227,11 +227,9 @@ def test_a_cut_off_is_continued_by_the_next_call(place, capsys, monkeypatch, nam
     assert "nothing has changed for runs, and what arrived is kept" in after
     place.served(name).cut = None
     place.server.asked.clear()
-    place.server.sent = 0
     assert fetch.main([]) == 0
     assert place.fetched() and place.defaults() == ("big", "data")
     assert place.server.ranges(name) == [f"bytes={size * 3 // 10}-"]
-    capsys.readouterr()
 
 
 def test_a_long_download_may_be_cut_off_often(place, monkeypatch):
@@ -341,13 +339,13 @@ def test_another_size_is_refused_before_anything_is_written(place, capsys):
     assert not list(place.folder.rglob(f"{MODEL}.*.part"))
 
 
-def test_a_server_that_knows_no_ranges_sends_it_all_again(place, capsys, monkeypatch):
+def test_a_server_that_knows_no_ranges_sends_it_all_again(place):
     place.served(MODEL).cut, place.served(MODEL).failures, place.served(MODEL).ranges = 300_000, 1, False
     assert fetch.main([]) == 0 and place.fetched()
     assert place.server.ranges(MODEL) == [None, "bytes=300000-"]
 
 
-def test_a_server_that_tells_no_length(place, capsys, monkeypatch):
+def test_a_server_that_tells_no_length(place, capsys):
     for served in place.server.files.values():
         served.length = False
     place.served(MODEL).cut, place.served(MODEL).failures = 300_000, 1
@@ -409,7 +407,7 @@ def test_no_server(place, capsys):
     place.server.shutdown()
     place.server.server_close()
     error, after = refused(place, capsys)
-    assert "ids-sst-train.csv: the connection to 127.0.0.1 failed (" in error and ", 5 times in a row: check the" in error
+    assert "ids-sst-train.csv: the connection to 127.0.0.1 failed (" in error and ", 5 times in a row: " in error
     assert after.count("by hand:") == 2
 
 
