@@ -9,12 +9,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packed
 from packed import SWITCHES, Layout, _best_cuts, _GroupedAttention, add_dropout, dropout, dropout_mask, packed_attention
 
+# The same examples each time, and a busy machine is no failure.
+REPEATABLE = settings(deadline=None, derandomize=True)
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 COSTS = st.sampled_from([0, 1, 10, 100, 1500, 10**9])
 
@@ -89,6 +91,7 @@ def test_a_sentence_without_a_real_token_is_refused_by_number():
         Layout.of(torch.ones(3))
 
 
+@REPEATABLE
 @given(st.integers(0, 10**6))
 def test_pack_then_unpack_keeps_the_real_tokens_and_zeroes_the_rest(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -113,6 +116,7 @@ def test_unpacking_passes_gradients_to_the_real_tokens_alone():
 # --- Groups
 
 
+@REPEATABLE
 @given(LENGTHS, COSTS)
 def test_groups_hold_every_sentence_once_whatever_a_group_costs(lengths, cost):
     with pytest.MonkeyPatch.context() as patch:
@@ -134,6 +138,7 @@ def test_groups_hold_every_sentence_once_whatever_a_group_costs(lengths, cost):
     assert [len(sentence) for sentence in sentences] == sorted(lengths, reverse=True)
 
 
+@REPEATABLE
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=7), COSTS)
 def test_the_cuts_are_the_cheapest_of_all(lengths, cost):
     lengths = sorted(lengths, reverse=True)
