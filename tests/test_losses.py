@@ -98,7 +98,7 @@ def test_lowering_negative_pearson_raises_the_correlation():
         ([0.1] * 7, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 4.6]),  # 0.1 is not the mean of seven 0.1 in float32
         ([1e4] * 3, [0.0, 1.0, 2.0]),
         ([0.0] * 3, [0.0, 1.0, 2.0]),
-        ([0.3, -1.0, 2.0, 0.1, 0.5, -0.4, 0.0, 3.0, 1.0], [0.7] * 9),  # nor 0.7 of nine
+        (list(map(float, range(11))), [0.7] * 11),  # nor 0.7 of eleven
         ([0.7] * 3, [0.7] * 3),
         ([0.7], [3.0]),
     ],
