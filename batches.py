@@ -17,7 +17,7 @@ from packed import Layout
 from tasks import Task
 from tokenizer import BertTokenizer
 
-# More padded tokens than this in an evaluation batch only cost memory (measured: speed is flat from 2,000 on).
+# More tokens than this in an evaluation batch only cost memory (measured: speed is flat from 2,000 on).
 EVALUATION_TOKENS = 8192
 
 
