@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import bert
 import weights
 from bert import ACTIVATIONS, BertConfig, BertLayer, BertModel, BertSelfAttention, additive_mask
 from errors import InputError
@@ -232,6 +233,27 @@ def test_dropout_is_drawn_in_training_alone(tiny):
         model = tiny(**other)
         model.train()
         assert not torch.allclose(run(), calm, atol=1e-2)
+
+
+def test_dropout_is_where_bert_has_it(tiny, monkeypatch):
+    drawn = []
+
+    def recording(function, name, place):
+        def record(*arguments):
+            drawn.append((name, arguments[place], arguments[-1]))
+            return function(*arguments)
+
+        return record
+
+    for name, place in (("dropout", 1), ("add_dropout", 2), ("packed_attention", 5)):
+        monkeypatch.setattr(bert, name, recording(getattr(bert, name), name, place))
+    model, ids = tiny(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3), torch.tensor([[2, 7, 8, 9, 3]])
+    for training in (True, False):
+        drawn.clear()
+        model.train(training)(ids)
+        # After the embeddings; in each of three layers on the attention weights and before both residual sums.
+        layer = [("packed_attention", 0.3, training), *[("add_dropout", 0.2, training)] * 2]
+        assert drawn == [("dropout", 0.2, training), *layer * 3]
 
 
 # --- The layers by themselves, on padded batches
@@ -486,8 +508,8 @@ def test_the_courses_sanity_check_on_figures_of_transformers(compared):
     # The course calls the model with ids and mask by position and compares both entries, the first one at real tokens.
     _, (stored, _), _, mask = compared["sanity"]
     sanity_data = {"last_hidden_state": stored["hidden_states"][-1], "pooler_output": stored["pooler_output"]}
-    bert = BertModel.from_pretrained("all-MiniLM-L6-v2")
-    outputs = bert(SANITY["input_ids"], mask)
+    model = BertModel.from_pretrained("all-MiniLM-L6-v2")
+    outputs = model(SANITY["input_ids"], mask)
     assert list(outputs) == ["last_hidden_state", "pooler_output"]
     for name in outputs:
         if name == "last_hidden_state":
