@@ -80,15 +80,18 @@ class TaskHead(nn.Module):
 
         Similar sentences have a large positive score <W a, W b> whatever W is (about 110 for the embedded weights after
         a cross-attention layer). A model trained from there makes every score small and stays above zero: it calls all
-        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset are left alone.
+        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset are left alone,
+        and so is W's scale where the pairs' scores don't differ.
         """
         if self.offset is None:
             return
         was_training = self.training
         self.eval()
-        scale = self.forward(states, layout).std().clamp(min=1e-6).rsqrt()
-        self.output.weight.mul_(scale)
-        self.output.bias.mul_(scale)
+        scores = self.forward(states, layout)
+        deviation = scores.std(correction=min(1, len(scores) - 1))
+        if deviation > 1e-5 * scores.abs().max():  # or else it is rounding, and one pair has none
+            self.output.weight.mul_(deviation.rsqrt())
+            self.output.bias.mul_(deviation.rsqrt())
         self.offset.zero_()
         self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout).mean())
         self.train(was_training)

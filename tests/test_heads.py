@@ -122,6 +122,16 @@ def test_calibration_centers_a_pair_s_logits(encoder):
     assert after.argsort().tolist() == before.argsort().tolist()
 
 
+@pytest.mark.parametrize("rows", [[0], [1, 1, 1]], ids=["one pair", "the same pair"])
+def test_calibration_on_pairs_that_do_not_differ_sets_the_offset_alone(rows, encoder):
+    head = build(PARA, HeadConfig(1))
+    weight = head.output.weight.clone()
+    states, layout = encode(encoder, both_sides(rows))
+    head.calibrate(states, layout, positive=0.25)
+    assert torch.equal(head.output.weight, weight)
+    torch.testing.assert_close(head(states, layout), torch.full((len(rows),), -math.log(3)), rtol=0, atol=1e-5)
+
+
 def test_only_a_score_that_is_compared_with_zero_has_an_offset():
     with_offset = [task.name for task in TASKS.values() if TaskHead(task, 24, 4, HeadConfig(1)).offset is not None]
     assert with_offset == ["para"]
