@@ -15,7 +15,7 @@ from tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample"
-ROWS = {"sst": (240, 100, 80), "cfimdb": (120, 60, 40), "para": (200, 100, 80), "sts": (200, 100, 80)}
+ROWS = {"sst": (220, 100, 80), "cfimdb": (120, 60, 40), "para": (160, 100, 80), "sts": (160, 100, 80)}
 SPLITS = ("train", "dev", "test")
 
 
