@@ -203,22 +203,21 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
 def check_ranges(args: argparse.Namespace) -> None:
     """Raises InputError for a number that is out of range, naming the option and what is wanted."""
     for name, low, high in (
-        ("epochs", 0, sys.maxsize),
-        ("batch_size", 1, sys.maxsize),
+        ("epochs", 0, None),
+        ("batch_size", 1, None),
         ("seed", 0, LARGEST_SEED),
         ("hidden_dropout_prob", 0, 1),
         ("warmup", 0, 1),
-        ("lr", 0, sys.float_info.max),
-        ("weight_decay", 0, sys.float_info.max),
-        ("clip", 0, sys.float_info.max),
-        ("save_every", 0, sys.float_info.max),
+        ("lr", 0, None),
+        ("weight_decay", 0, None),
+        ("clip", 0, None),
+        ("save_every", 0, None),
     ):
         value = getattr(args, name)
-        if value is not None and not low <= value <= high:  # NaN is never in a range
-            large = high in (sys.maxsize, sys.float_info.max)
-            raise InputError(
-                f"--{name} is {value}, wanted {f'a number from {low} up' if large else f'{low} to {high}'}"
-            )
+        most = sys.float_info.max if high is None else high  # infinity is out of every range, and NaN in none
+        if value is not None and not low <= value <= most:
+            wanted = f"a number from {low} up" if high is None else f"{low} to {high}"
+            raise InputError(f"--{name} is {value}, wanted {wanted}")
     if args.device and args.use_gpu and torch_device(args.device).type == "cpu":
         raise InputError(f"--use_gpu and --device {args.device} contradict each other: give one")
 

@@ -1,0 +1,748 @@
+"""The command as its users meet it: whole runs, both seasons' flags, every way of going on, every way of being refused.
+
+A few rows of the bundled sample and a tiny random model, so that a run takes a second.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import course_data
+import files
+import multitask_classifier
+import weights
+from bert import BertConfig, BertModel
+from datasets import read_examples
+from evaluation import METRICS, predict, read_predictions
+from files import read_json, sha256
+from model import MultitaskBERT
+from multitask_classifier import build_parser, get_args, main, parse_attention
+from run import Run
+from tasks import SST, TASKS, leaderboard_score, parse_tasks
+from tokenizer import BertTokenizer
+from training import Trainer
+from weights import File, Known
+
+REPOSITORY = Path(multitask_classifier.__file__).parent
+SAMPLE = REPOSITORY / "data" / "sample"
+ROWS = {"train": 12, "dev": 8, "test": 6}
+COURSE = ("sst", "para", "sts")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A model folder: two random layers for the sample's words, 40 positions."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    words = {word for path in SAMPLE.glob("*.csv") for word in re.findall(r"\w+|[^\w\s]", path.read_text().lower())}
+    pieces = [*SPECIAL, *sorted(words)]
+    BertTokenizer({piece: i for i, piece in enumerate(pieces)}, model_max_length=40).save_pretrained(folder)
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_rows(folder):
+    """The first rows of every file of the sample."""
+    folder.mkdir(parents=True)
+    for path in SAMPLE.glob("*.csv"):
+        split = next(split for split in ROWS if split in path.name)
+        (folder / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[: ROWS[split] + 1]))
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch, tiny_folder):
+    """A folder that the command takes for the repository's, with a few rows as its sample and a model in `tiny`."""
+    root = tmp_path / "root"
+    write_rows(root / "data" / "sample")
+    shutil.copytree(tiny_folder, root / "tiny")
+    monkeypatch.setattr(multitask_classifier, "ROOT", root)
+    monkeypatch.setattr(multitask_classifier, "CACHE", root / "cache" / "encodings")
+    monkeypatch.setattr(course_data, "DATA", root / "data")
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def command(root, capsys):
+    """command(*options) -> code, out and err of the command on the tiny model, one epoch, batches of 4."""
+
+    def command(*options, defaults=("--model", "tiny", "--epochs", "1", "--batch_size", "4", "--device", "cpu")):
+        given = [str(option) for option in options]
+        capsys.readouterr()
+        kept = [] if "--resume" in given else list(defaults)
+        code = main([*kept, *given])
+        captured = capsys.readouterr()
+        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
+
+    return command
+
+
+def refused(result, *wanted):
+    """The one line on stderr of a refusal that names what is wanted."""
+    assert result.code == 1
+    assert result.err.count("\n") == 1 and result.err.startswith("error: "), result.err
+    assert all(text in result.err for text in wanted), result.err
+    return result.err
+
+
+def relative_files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+MODEL = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+BEST = {f"best/{name}" for name in MODEL}
+
+
+def predictions(tasks=COURSE):
+    return {f"predictions/{task}-{split}-output.csv" for task in tasks for split in ("dev", "test")}
+
+
+def assert_whole(run, data, out, tasks=COURSE):
+    """Everything that a finished run leaves is there and says the same thing."""
+    assert relative_files(run) == {"config.json", "metrics.jsonl", "scores.json"} | BEST | predictions(tasks)
+    history = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = read_json(run / "scores.json")
+    assert set(scores) == set(tasks)
+    model = MultitaskBERT.from_pretrained(run / "best")
+    assert set(model.heads) == set(tasks)
+    assert [row["epoch"] for row in history] == list(range(len(history)))
+    best = max(history[1:], key=lambda row: row["score"])
+    for name in tasks:
+        task = TASKS[name]
+        assert scores[name] == {
+            "untrained": history[0]["dev"][name][task.metric],
+            **{metric: best["dev"][name][metric] for metric in task.metrics},
+        }
+        for split in ("dev", "test"):
+            path = out / task.predictions_file(split)
+            assert path.read_bytes() == (run / "predictions" / path.name).read_bytes()
+            table = read_examples(data / task.files[split], columns=task.columns)
+            found = read_predictions(path, task)
+            assert list(found) == [example.id for example in table]
+        labelled = read_examples(
+            data / task.files["dev"], columns=task.columns, label=task.label, label_kind=task.label_kind
+        )
+        dev = read_predictions(out / task.predictions_file("dev"), task)
+        values = np.array([dev[example.id] for example in labelled])
+        labels = np.array([example.label for example in labelled])
+        assert METRICS[task.metric](labels, values) == pytest.approx(scores[name][task.metric], nan_ok=True)
+    return history
+
+
+# --- whole runs of the program -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory, tiny_folder):
+    """A copy of the program in a folder of its own, with a few rows as its sample and the model in `tiny`."""
+    folder = tmp_path_factory.mktemp("program") / "minbert"
+    folder.mkdir()
+    for path in REPOSITORY.glob("*.py"):
+        shutil.copy(path, folder)
+    write_rows(folder / "data" / "sample")
+    shutil.copytree(tiny_folder, folder / "tiny")
+    return folder
+
+
+def start(program, *options, cwd):
+    command = [sys.executable, str(program / "multitask_classifier.py"), "--model", str(program / "tiny"), *options]
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=600)
+    assert "Traceback" not in err, err
+    return SimpleNamespace(code=process.returncode, out=out, err=err)
+
+
+def test_a_whole_finetune_from_another_folder(program, tmp_path):
+    """Predictions go where prepare_submit.py looks for them, beside the program, and not where it was started."""
+    found = finish(start(program, "--option", "finetune", "--epochs", "2", "--batch_size", "4", cwd=tmp_path))
+    assert (found.code, found.err) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+    (run,) = (program / "runs").glob("*-finetune")
+    history = assert_whole(run, program / "data" / "sample", program / "predictions")
+    assert len(history) == 3
+    lines = found.out.splitlines()
+    assert all(len(line) <= 120 for line in lines if str(tmp_path.parent.parent) not in line)
+    assert [line.split()[0] for line in lines if line[:1].strip()][:6] == [
+        "model",
+        "data",
+        "device",
+        "lr",
+        "run",
+        "learning",
+    ]
+    for title in ("sentiment (SST-5)", "paraphrase (Quora)", "similarity (STS)", "leaderboard score"):
+        assert title in found.out
+    untrained, trained = found.out.split("leaderboard score")[1].split()[:2]
+    assert untrained == f"{history[0]['score']:.3f}"
+    assert trained == f"{max(row['score'] for row in history[1:]):.3f}"
+    shutil.rmtree(program / "predictions")
+
+
+def test_a_whole_pretrain_with_the_courses_output_flags(program):
+    outputs = [f"{task}_{split}" for task in COURSE for split in ("dev", "test")]
+    flags = [part for name in outputs for part in (f"--{name}_out", f"mine/{name.replace('_', '-')}-output.csv")]
+    options = ["--epochs", "2", "--batch_size", "4", "--run", "runs/heads", *flags]
+    found = finish(start(program, *options, cwd=program))
+    assert (found.code, found.err) == (0, "")
+    assert_whole(program / "runs" / "heads", program / "data" / "sample", program / "mine")
+    assert not (program / "predictions").exists()
+    before = BertModel.from_pretrained(program / "tiny").state_dict()
+    after = MultitaskBERT.from_pretrained(program / "runs" / "heads" / "best").bert.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert len(list((program / "cache" / "encodings").iterdir())) == 1
+
+
+def test_sigterm_says_how_to_go_on_and_going_on_loses_nothing(program, command, root):
+    """Ended by the system in the middle, continued by the very command that it printed."""
+    options = ("--option", "finetune", "--epochs", "14", "--batch_size", "4")
+    process = start(program, *options, "--run", "runs/long", cwd=program)
+    metrics = program / "runs" / "long" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and len(metrics.read_text().splitlines()) > 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process)
+    assert stopped.code == 130, stopped.err
+    printed = re.fullmatch(
+        r"stopped; continue with: (python multitask_classifier.py --resume runs/long)", stopped.err.splitlines()[-1]
+    )
+    assert printed, stopped.err
+    assert (program / "runs" / "long" / "last" / "checkpoint.safetensors").is_file()
+    _, state = Run(program / "runs" / "long").load_checkpoint()
+    assert 2 <= state["epoch"] < 14
+
+    arguments = [sys.executable, *printed.group(1).split()[1:]]
+    going_on = finish(
+        subprocess.Popen(arguments, cwd=program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    )
+    assert (going_on.code, going_on.err) == (0, "")
+    assert f"continuing at epoch {state['epoch'] + 1}, step {state['step'] + 1}" in going_on.out
+    assert_whole(program / "runs" / "long", program / "data" / "sample", program / "predictions")
+
+    assert command(*options, "--run", "runs/never-stopped").code == 0
+    one, other = program / "runs" / "long", root / "runs" / "never-stopped"
+    for name in ("best/model.safetensors", *predictions()):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+    shutil.rmtree(program / "predictions")
+
+
+def test_a_refusal_of_the_program_itself(program, tmp_path):
+    found = finish(start(program, "--data", "nowhere", cwd=tmp_path))
+    refused(found, "nowhere: no such folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what a run says and writes ----------------------------------------------------------------------------------
+
+
+def test_config_is_written_before_the_first_step(command, root, monkeypatch):
+    seen = {}
+
+    def look(trainer, say):
+        seen.update(read_json(root / "runs" / "x" / "config.json"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "train", look)
+    stopped = command("--option", "finetune", "--run", "runs/x", "--lr", "0.25")
+    assert stopped.code == 130 and stopped.err.endswith("multitask_classifier.py --resume runs/x\n")
+    assert seen["command"] == "multitask_classifier.py"
+    assert seen["options"]["lr"] == 0.25 and seen["options"]["epochs"] == 1 and seen["options"]["option"] == "finetune"
+    assert seen["model"]["sha256"] == sha256(root / "tiny" / "model.safetensors")
+    assert seen["model"]["path"] == str(root / "tiny") and seen["model"]["verified"] is False
+    file = seen["data"]["para"]["dev"]
+    assert file["path"] == str(root / "data" / "sample" / "quora-dev.csv")
+    assert (file["rows"], file["dropped"], file["sha256"]) == (8, [], sha256(file["path"]))
+    assert seen["versions"]["torch"] == torch.__version__
+    assert {"commit", "started", "device"} <= set(seen)
+
+
+def test_stopped_before_anything_was_written(command, root, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(multitask_classifier, "read_examples", interrupt)
+    stopped = command()
+    assert (stopped.code, stopped.err) == (130, "stopped before anything was written\n")
+    assert not (root / "runs").exists()
+
+
+def test_what_was_recommended_and_what_was_asked_for(command):
+    found = command("--tasks", "sst")
+    assert "lr         0.001 (recommended for this model and option)" in found.out
+    found = command("--tasks", "sst", "--option", "finetune", "--run", "runs/other")
+    assert "lr         5e-05 (recommended for this model and option)" in found.out
+    found = command("--tasks", "sst", "--lr", "0.5", "--run", "runs/third")
+    assert "lr         0.5, batch size 4, 1 epochs" in found.out
+
+
+def test_rows_left_out_and_sentences_cut_are_said(command, root):
+    """With the limit of the model, which is not always 512."""
+    path = root / "data" / "sample" / "ids-sst-train.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[2] = re.sub(r"\t\d\n", "\t\n", lines[2])
+    lines.append(f"99\tlong\t{'word ' * 50}\t3\n")
+    path.write_text("".join(lines))
+    found = command("--tasks", "sst")
+    assert "sst    train 12 (1 left out: blank sentiment, line 3; 1 cut to 40 tokens), dev 8, test 6\n" in found.out
+
+
+def test_an_undefined_correlation_is_said(command, root):
+    """One row has no correlation; it counts as 0 and ends no run."""
+    path = root / "data" / "sample" / "sts-dev.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    found = command("--run", "runs/x")
+    assert found.code == 0
+    assert "sts pearson undefined, counted as 0" in found.out
+    assert re.search(r"similarity \(STS\) +pearson +undefined +undefined\n", found.out)
+    scores = read_json(root / "runs" / "x" / "scores.json")
+    assert scores["sts"] == {"untrained": None, "pearson": None}
+    wanted = leaderboard_score({name: scores[name][TASKS[name].metric] for name in COURSE})
+    assert f"{wanted:.3f}\n" in found.out.split("leaderboard score")[1]
+
+
+@pytest.mark.parametrize("tasks", ["sst", "cfimdb", "para,cfimdb"])
+def test_some_tasks_alone(command, root, tasks):
+    assert command("--tasks", tasks, "--option", "finetune", "--run", "runs/x").code == 0
+    assert_whole(root / "runs" / "x", root / "data" / "sample", root / "predictions", tasks.split(","))
+
+
+def test_separate_trains_a_model_for_each_task(command, root):
+    found = command("--option", "finetune", "--schedule", "separate", "--run", "runs/x")
+    assert found.code == 0
+    run = root / "runs" / "x"
+    wanted = predictions() | {"config.json", "scores.json"}
+    wanted |= {f"{task}/{name}" for task in COURSE for name in BEST | {"metrics.jsonl"}}
+    assert relative_files(run) == wanted
+    states = {}
+    for task in COURSE:
+        model = MultitaskBERT.from_pretrained(run / task / "best")
+        assert list(model.heads) == [task]
+        states[task] = model.bert.embeddings.word_embeddings.weight
+        assert TASKS[task].title in found.out
+    assert not torch.equal(states["sst"], states["sts"])  # each learned its own
+
+
+# Options, layers and pooler of each task's head, how attention starts.
+HEADS = [
+    ("", {"sst": (2, "first"), "para": (1, "first"), "sts": (3, "first")}, "default"),
+    ("--attention 0", dict.fromkeys(COURSE, (0, "mean")), "default"),
+    (
+        "--attention sst=1,para=0 --attention_init uniform",
+        {"sst": (1, "first"), "para": (0, "mean"), "sts": (3, "first")},
+        "uniform",
+    ),
+    ("--attention 1 --pooler cls", dict.fromkeys(COURSE, (1, "cls")), "default"),
+    ("--attention 1 --pooler mean", dict.fromkeys(COURSE, (1, "mean")), "default"),
+    ("--attention 0 --pooler first", dict.fromkeys(COURSE, (0, "first")), "default"),
+]
+
+
+@pytest.mark.parametrize("options, wanted, init", HEADS)
+def test_heads(command, root, options, wanted, init):
+    """Trained, written and loaded again; an untrained uniform layer has its query weights in (0.9, 1)."""
+    assert command(*options.split(), "--run", "runs/x", "--lr", "1e-6").code == 0
+    model = MultitaskBERT.from_pretrained(root / "runs" / "x" / "best")
+    found = {name: (head.config.attention_layers, head.config.pooler) for name, head in model.heads.items()}
+    assert found == wanted
+    for head in model.heads.values():
+        assert len(head.attention) == head.config.attention_layers
+        for layer in head.attention:
+            low, high = layer.query.weight.aminmax()
+            assert (low > 0.89 and high < 1.01) == (init == "uniform")
+
+
+def test_the_best_model_is_what_predicted(command, root):
+    """Loaded from best/ and asked again, it gives the file's predictions."""
+    assert command("--option", "finetune", "--epochs", "3", "--run", "runs/x", "--lr", "1e-3").code == 0
+    model = MultitaskBERT.from_pretrained(root / "runs" / "x" / "best")
+    table = read_examples(root / "data" / "sample" / SST.files["test"])
+    rows = multitask_classifier.TaskData(SST, table, BertTokenizer.from_pretrained(root / "runs" / "x" / "best"))
+    found = predict(model, rows)
+    written = read_predictions(root / "predictions" / "sst-test-output.csv", SST)
+    assert written == dict(zip(found.ids, found.values.tolist(), strict=True))
+
+
+# --- options -----------------------------------------------------------------------------------------------------
+
+# The command lines that the two seasons' handouts give.
+DIALECTS = [
+    ("", "--fine-tune-mode last-linear-layer"),
+    ("--option pretrain --lr 1e-3", "--fine-tune-mode last-linear-layer --lr 1e-3"),
+    ("--option finetune --lr 1e-5 --use_gpu", "--fine-tune-mode full-model --lr 1e-5 --use_gpu"),
+    (
+        "--option finetune --epochs 10 --batch_size 8 --hidden_dropout_prob 0.3 --seed 11711 "
+        "--sst_train data/ids-sst-train.csv --para_dev data/quora-dev.csv --sts_test data/sts-test-student.csv "
+        "--sst_dev_out predictions/sst-dev-output.csv --sts_test_out predictions/sts-test-output.csv",
+        "--fine-tune-mode full-model --local_files_only "
+        "--sst_train data/ids-sst-train.csv --para_dev data/quora-dev.csv --sts_test data/sts-test-student.csv "
+        "--sst_dev_out predictions/sst-dev-output.csv --sts_test_out predictions/sts-test-output.csv",
+    ),
+]
+
+
+@pytest.mark.parametrize("first, second", DIALECTS)
+def test_both_dialects_say_the_same(first, second):
+    one, other = (vars(get_args(line.split())) for line in (first, second))
+    for name in ("fine_tune_mode", "local_files_only"):
+        del one[name], other[name]
+    assert one == other
+
+
+def test_the_courses_defaults():
+    args = get_args([])
+    assert (args.option, args.seed, args.epochs, args.batch_size) == ("pretrain", 11711, 10, 8)
+    assert (args.hidden_dropout_prob, args.weight_decay, args.clip, args.lr_decay) == (0.3, 0, 0, "constant")
+    for name in COURSE:
+        for role in ("train", "dev", "test", "dev_out", "test_out"):
+            assert get_args([f"--{name}_{role}", "x"]).__dict__[f"{name}_{role}"] == Path("x")
+
+
+def test_the_modes_may_agree_but_not_contradict(command):
+    assert get_args(["--option", "finetune", "--fine-tune-mode", "full-model"]).option == "finetune"
+    found = command("--option", "pretrain", "--fine-tune-mode", "full-model")
+    refused(found, "--option pretrain and --fine-tune-mode full-model contradict each other")
+
+
+def test_help_fits_one_screen_in_groups(capsys):
+    with pytest.raises(SystemExit) as ended:
+        get_args(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert len(lines) <= 60 and max(len(line) for line in lines) <= 120
+    groups = [
+        "what to train:",
+        "heads (the poster's by default):",
+        "how to train:",
+        "where:",
+        "the course's file names:",
+    ]
+    places = [lines.index(group) for group in groups]
+    assert places == sorted(places)
+    per_task = {f"--{task}_{role}" for task in TASKS for role in ("train", "dev", "test", "dev_out", "test_out")}
+    for action in build_parser()._actions:
+        option = action.option_strings[-1]
+        assert option in per_task | {"--local_files_only"} or option in shown
+        assert action.dest == "help" or option in per_task | {"--local_files_only"} or action.help
+
+
+OUT_OF_RANGE = [
+    ("--epochs", "-1", "a number from 0 up"),
+    ("--batch_size", "0", "a number from 1 up"),
+    ("--seed", "-1", "0 to 9223372036854775807"),
+    ("--seed", str(2**63), "0 to 9223372036854775807"),
+    ("--hidden_dropout_prob", "1.5", "0 to 1"),
+    ("--hidden_dropout_prob", "nan", "0 to 1"),
+    ("--warmup", "-0.1", "0 to 1"),
+    ("--lr", "-0.1", "a number from 0 up"),
+    ("--lr", "inf", "a number from 0 up"),
+    ("--lr", "nan", "a number from 0 up"),
+    ("--weight_decay", "inf", "a number from 0 up"),
+    ("--clip", "-1", "a number from 0 up"),
+    ("--clip", "nan", "a number from 0 up"),
+    ("--save_every", "-1", "a number from 0 up"),
+    ("--attention", "-1", "one number for all, each from 0 to 99"),
+    ("--attention", "100", "one number for all, each from 0 to 99"),
+    ("--attention", "²", "one number for all, each from 0 to 99"),
+    ("--attention", "", "one number for all, each from 0 to 99"),
+    ("--attention", "sst=", "sst=2,para=1,sts=3"),
+    ("--attention", "sst=2,3", "sst=2,para=1,sts=3"),
+    ("--attention", "cola=1", "sst=2,para=1,sts=3"),
+    ("--tasks", "sst,cola", "'cola' is not known; known: sst, para, sts, cfimdb"),
+    ("--tasks", "sst,sst", "'sst' is named twice"),
+    ("--tasks", "", "'' is not known"),
+    ("--device", "gpu9", "not a device; wanted cuda, cuda:1, mps or cpu"),
+    ("--device", "cuda:77", "not there"),
+    ("--device", "meta", "not there"),
+    ("--data", "nowhere", "nowhere: no such folder"),
+    ("--model", "nothing", "no weights at nothing"),
+    ("--sst_dev_out", "data", "--sst_dev_out data: that is a folder: name a file in it"),
+    ("--resume", "runs/none", "no run there (no config.json)"),
+]
+
+
+@pytest.mark.parametrize("option, value, wanted", OUT_OF_RANGE)
+def test_options_out_of_range(command, root, option, value, wanted):
+    refused(command(option, value), f"{value}", wanted)
+    assert not (root / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "option, value", [("--epochs", "many"), ("--option", "both"), ("--pooler", "max"), ("--unknown", "1")]
+)
+def test_what_argparse_refuses(capsys, option, value):
+    """In its own way: a short usage, one line, code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main([option, value])
+    err = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(err) == 2 and option in err[1]
+
+
+def test_two_predictions_in_one_file_are_refused(command):
+    found = command("--sst_dev_out", "out.csv", "--sts_test_out", "./out.csv")
+    refused(found, "--sts_test_out and --sst_dev_out both name out.csv")
+
+
+def test_a_gpu_that_is_not_there(command, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    bare = ("--model", "tiny")
+    refused(command("--use_gpu", defaults=bare), "--use_gpu: no GPU that torch", "leave it out for the CPU")
+    refused(command("--device", "cuda", defaults=bare), "--device cuda: not there", "leave it out")
+    refused(command("--use_gpu", "--device", "cpu", defaults=bare), "--use_gpu and --device cpu contradict each other")
+
+
+def test_layers_a_task():
+    tasks = parse_tasks("sst,para,sts")
+    assert parse_attention(None, tasks) == {"sst": 2, "para": 1, "sts": 3}
+    assert parse_attention("0", tasks) == {"sst": 0, "para": 0, "sts": 0}
+    assert parse_attention("sts=1, sst=0", tasks) == {"sst": 0, "para": 1, "sts": 1}
+
+
+# --- going on ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(command, root, monkeypatch):
+    """A run that was stopped after its first epoch."""
+
+    def stop(trainer, real=Trainer._train_epoch):
+        real(trainer)
+        trainer.interrupted = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_epoch", stop)
+        found = command("--option", "finetune", "--epochs", "2", "--run", "runs/x", "--data", "data/sample")
+    assert found.code == 130, found.err
+    return root / "runs" / "x"
+
+
+def test_going_on_from_another_folder_with_options_said_again(command, stopped, root, tmp_path, monkeypatch):
+    """What is the run's own may be said again, and where it runs may be said anew."""
+    monkeypatch.chdir(tmp_path)
+    again = ("--fine-tune-mode", "full-model", "--epochs", "2", "--model", "root/tiny", "--data", "root/data/sample")
+    found = command("--resume", "root/runs/x", *again, "--device", "cpu", "--save_every", "3", "--run", "root/runs/x")
+    assert (found.code, found.err) == (0, "")
+    assert "continuing at epoch 2, step 1" in found.out
+    assert_whole(stopped, root / "data" / "sample", root / "predictions")
+
+
+@pytest.mark.parametrize(
+    "options, wanted",
+    [
+        (["--epochs", "3"], "--epochs 3 differs from the run's 2"),
+        (["--option", "pretrain"], "--option pretrain differs from the run's finetune"),
+        (["--fine-tune-mode", "last-linear-layer"], "--option pretrain differs from the run's finetune"),
+        (["--lr", "0.1"], "--lr 0.1 differs from the run's 5e-05"),
+        (["--data", "elsewhere"], "--data elsewhere differs from the run's"),
+        (["--run", "runs/y"], "--run runs/y differs from the run's runs/x"),
+        (["--seed", "11710"], "--seed 11710 differs from the run's 11711"),
+    ],
+)
+def test_going_on_with_other_options_is_refused(command, stopped, options, wanted):
+    before = {name: sha256(stopped / name) for name in relative_files(stopped)}
+    refused(command("--resume", "runs/x", *options), wanted)
+    assert {name: sha256(stopped / name) for name in relative_files(stopped)} == before
+
+
+def test_going_on_with_other_data_or_weights_is_refused(command, stopped, root):
+    path = root / "data" / "sample" / "quora-dev.csv"
+    before = path.read_text()
+    path.write_text("".join(before.splitlines(keepends=True)[:-1]))
+    found = command("--resume", "runs/x")
+    refused(found, "runs/x can't be continued, its inputs changed: data/sample/quora-dev.csv (8 rows -> 7)")
+    path.write_text(before)
+    weight = root / "tiny" / "model.safetensors"
+    content = bytearray(weight.read_bytes())
+    content[-1] ^= 1
+    weight.write_bytes(content)
+    refused(command("--resume", "runs/x"), "its inputs changed: weights", "restore them, or start anew")
+
+
+def test_going_on_with_a_finished_run_is_refused(command):
+    assert command("--tasks", "sst", "--run", "runs/x").code == 0
+    refused(command("--resume", "runs/x"), "runs/x is finished: its scores are in runs/x/scores.json")
+    refused(command("--run", "runs/x"), "runs/x holds a run already")
+
+
+@pytest.mark.parametrize(
+    "content, wanted",
+    [
+        ("[]", "not a run's configuration"),
+        ("{", "line 1, column 2: not JSON"),
+        ('{"command": "contrastive.py", "options": {}}', "is a run of contrastive.py: continue it with that command"),
+        ('{"command": "multitask_classifier.py", "options": {"epochs": -4}}', "--epochs is -4"),
+    ],
+)
+def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, content, wanted):
+    (stopped / "config.json").write_text(content)
+    refused(command("--resume", "runs/x"), wanted)
+
+
+def test_a_configuration_without_its_data_is_refused(command, stopped):
+    config = read_json(stopped / "config.json")
+    del config["data"]
+    (stopped / "config.json").write_text(json.dumps(config))
+    refused(command("--resume", "runs/x"), "does not say which weights and data the run used")
+
+
+# --- every fault is one line, and leaves nothing half-written ----------------------------------------------------
+
+
+def without_last_column(line):
+    return "\t".join(line.rstrip("\n").split("\t")[:-1]) + "\n"
+
+
+def with_label(line, label):
+    return re.sub(r"[\d.]+\n", f"{label}\n", line)
+
+
+# Name of the file, what becomes of its lines (bytes: its content; None: it goes), what the message says.
+FAULTS = {
+    "a missing label": (
+        "ids-sst-train.csv",
+        lambda lines: [*lines[:3], without_last_column(lines[3]), *lines[4:]],
+        "ids-sst-train.csv, line 4: 3 columns, wanted 4",
+    ),
+    "labels all blank": (
+        "sts-dev.csv",
+        lambda lines: [lines[0], *(with_label(line, "") for line in lines[1:])],
+        "sts-dev.csv: all 8 rows have a blank similarity",
+    ),
+    "a missing column": (
+        "quora-train.csv",
+        lambda lines: [without_last_column(line) for line in lines],
+        "quora-train.csv, line 1: no column 'is_duplicate'",
+    ),
+    "a missing file": ("sts-test-student.csv", None, "cannot read data/sample/sts-test-student.csv: No such file"),
+    "a missing directory": ("", None, "cannot read data/sample/ids-sst-train.csv: No such file"),
+    "not UTF-8": (
+        "quora-dev.csv",
+        b"\tid\tsentence1\tsentence2\tis_duplicate\n0\ta\tb\xe9\tc\t1.0\n",
+        "quora-dev.csv, line 2: byte 0xe9 is not UTF-8",
+    ),
+    "an id twice": ("sts-train.csv", lambda lines: [*lines, lines[2]], "is on line 3 already"),
+    "a label of 7": (
+        "ids-sst-dev.csv",
+        lambda lines: [*lines[:2], with_label(lines[2], 7), *lines[3:]],
+        "ids-sst-dev.csv, line 3: sentiment is '7', wanted a whole number from 0 to 4",
+    ),
+    "an empty file": ("ids-sst-test-student.csv", b"", "ids-sst-test-student.csv: the file is empty"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_in_data(command, root, fault):
+    name, change, wanted = FAULTS[fault]
+    path = root / "data" / "sample" / name
+    if change is None:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    elif isinstance(change, bytes):
+        path.write_bytes(change)
+    else:
+        path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+    before = relative_files(root)
+    error = refused(command("--option", "finetune"), wanted)
+    assert name in error
+    assert relative_files(root) == before
+
+
+@pytest.fixture
+def known(root, monkeypatch):
+    """The tiny model under a known name with a known hash, the default; the folder it stands in."""
+    folder = root / "weights" / "all-tiny"
+    shutil.copytree(root / "tiny", folder)
+    listed = tuple(File(path.name, path.stat().st_size, sha256(path)) for path in sorted(folder.iterdir()))
+    tiny = Known("all-tiny", "nobody/all-tiny", "0" * 40, "a tiny model", listed)
+    monkeypatch.setattr(weights, "WEIGHTS", root / "weights")
+    monkeypatch.setattr(weights, "KNOWN", {"all-tiny": tiny})
+    monkeypatch.setattr(weights, "MINILM", tiny)
+    return folder
+
+
+def test_known_weights_are_the_default(command, known):
+    found = command("--tasks", "sst", defaults=("--epochs", "0"))
+    assert found.code == 0
+    assert "model      all-tiny from" in found.out and "SHA-256 verified" in found.out
+
+
+@pytest.mark.parametrize("fault, wanted", [("cut", "cut short"), ("flip", "altered")])
+def test_faults_in_known_weights(command, known, root, fault, wanted):
+    path = known / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content if fault == "flip" else content[:-1])
+    before = relative_files(root)
+    refused(command(defaults=()), "all-tiny/model.safetensors", wanted)
+    assert relative_files(root) == before
+
+
+def test_weights_in_a_folder_cut_short(command, root):
+    path = root / "tiny" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = relative_files(root)
+    refused(command("--option", "finetune", "--run", "runs/x"), "tiny/model.safetensors", "cut short")
+    assert relative_files(root) - before <= {"runs/x/config.json"}
+
+
+def test_a_full_disk_at_the_checkpoint(command, root, monkeypatch):
+    """One line; what was saved before stays and is gone on with once there is room."""
+    options = ("--option", "finetune", "--epochs", "2")
+    assert command(*options, "--run", "runs/undisturbed").code == 0
+    real, saved = os.fsync, []
+
+    def full(descriptor):
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if name.endswith(".tmp") and "checkpoint" in name:
+            saved.append(name)
+            if len(saved) > 2:  # untrained, first epoch, and now the second
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        found = command(*options, "--run", "runs/x")
+    refused(found, "cannot write runs/x/last/checkpoint.safetensors: No space left on device", "free some space")
+    assert not list(root.rglob("*.tmp"))
+    assert Run(root / "runs" / "x").load_checkpoint()[1]["epoch"] == 1
+    assert command("--resume", "runs/x").code == 0
+    one, other = (root / "runs" / name / "best" / "model.safetensors" for name in ("x", "undisturbed"))
+    assert sha256(one) == sha256(other)
+
+
+def test_a_loss_that_is_not_finite(command, root):
+    found = command("--option", "finetune", "--lr", "1e30", "--run", "runs/x")
+    error = refused(found, "finite" if "finite" in found.err else "the loss is", "try a lower --lr or --clip 1.0")
+    assert "there is no best model yet" in error
+    assert not (root / "predictions").exists() and not list(root.rglob("*.tmp"))
