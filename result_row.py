@@ -1,6 +1,7 @@
 """A finished run as one row: what results/ keeps and what the README's tables are made from.
 
-    python result_row.py RUN [RUN...]      prints one JSON line a run, e.g. `>> results/course_data.jsonl`
+    python result_row.py RUN [RUN...] >> results/course_data.jsonl    one JSON line a run
+    python result_row.py --table results/course_data.jsonl            rows as the README's table
 
 A row has the command that makes it again, its scores and cost, and what could explain a difference: versions,
 commit, device, hashes of weights and data.
@@ -81,11 +82,35 @@ def read_lines(path: Path) -> list[dict]:
         raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
 
 
+def table(rows: list[dict]) -> str:
+    """Rows of the course's three tasks as a Markdown table: dev scores (untrained ones in brackets), cost, command."""
+    lines = [
+        "| sentiment acc. | paraphrase acc. | STS corr. | score | training | tokens/s | command |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for found in rows:
+        cells = []
+        for name in ("sst", "para", "sts"):
+            scores = found["dev"][name]
+            cells.append(f"{_show(scores.get(TASKS[name].metric))} ({_show(scores['untrained'])})")
+        cost = f"{found['train_seconds'] / 60:.0f} min", f"{found['tokens_per_second']:,}"
+        lines.append("| " + " | ".join([*cells, f"{found['leaderboard']:.3f}", *cost, f"`{found['command']}`"]) + " |")
+    return "\n".join(lines)
+
+
+def _show(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Print one JSON line for each finished run.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser = argparse.ArgumentParser(description="Print one JSON line for each finished run, or a table of such lines.")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the rows in FILE as a table instead")
+    args = parser.parse_args(arguments)
     try:
-        for folder in parser.parse_args(arguments).runs:
+        if args.table:
+            print(table(read_lines(args.table)))
+        for folder in args.runs:
             print(json.dumps(row(folder)))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

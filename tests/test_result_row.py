@@ -5,6 +5,7 @@ Follows the run files that run.py documents.
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +103,20 @@ def test_tasks_trained_separately_are_added_up(run):
     write_json(run.folder / "scores.json", SCORES)
     row = result_row.row(run.folder)
     assert (row["train_seconds"], row["tokens_per_second"]) == (6.0, 50)
+
+
+def test_rows_as_a_table(run, tmp_path, capsys):
+    write_json(run.folder / "scores.json", {**SCORES, "sts": {"untrained": 0.5, "pearson": None}})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(result_row.row(run.folder)) + "\n")
+    assert result_row.main(["--table", str(rows)]) == 0
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line.startswith(
+        "| 0.480 (0.200) | 0.800 (0.700) | undefined (0.500) | 0.593 | 0 min | 150 | `python multitask"
+    )
+
+
+def test_the_readme_s_table_is_what_the_rows_say():
+    root = Path(result_row.__file__).parent
+    rows = result_row.read_lines(root / "results" / "course_data.jsonl")
+    assert result_row.table(rows) in (root / "README.md").read_text(encoding="utf-8")
