@@ -105,7 +105,7 @@ def read_examples(
 
     Raises InputError, naming file, line, what was found and what to do, for a file that is absent, empty, not UTF-8 or
     without a wanted column; for a row with a wrong number of columns, a label that is no number or out of range, a
-    blank id or one seen before; and for a quote that is never closed or swallows the rows after it.
+    blank id, one with white space, a comma alone or one seen before; and for a quote that is never closed or swallows the rows after it.
     """
     if label_kind not in LABEL_RANGES:
         raise ValueError(f"label_kind={label_kind!r}: choose one of {', '.join(LABEL_RANGES)}")
@@ -137,6 +137,10 @@ def read_examples(
         name = row[id_at].strip().lower()
         if not name:
             refuse(line, "the id is blank; every row needs one of its own")
+            continue
+        if name == "," or len(name.split()) > 1:
+            wanted = "wanted one without white space that is no comma alone, as prediction files need"
+            refuse(line, f"the id is {name!r}, {wanted}; rename it")
             continue
         if lines.setdefault(name, line) != line:
             refuse(line, f"id {name!r} is on line {lines[name]} already; remove one of the two")

@@ -171,6 +171,17 @@ def test_what_cannot_be_used_is_named_with_its_line(write, content, message):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["a b", "a\u00a0b", '"a\tb"', '"a\nb"', "a\u2028b", "a\x1fb", ",", " , ", "a , b"])
+def test_an_id_that_breaks_the_prediction_format_is_refused(write, name):
+    path = write(SINGLE_HEADER + f"0\tx\tx\t1\n1\t{name}\ty\t1\n")
+    with pytest.raises(InputError, match="line 3: the id is '.*', wanted one without white space .*; rename it") as caught:
+        sentiment(path)
+    assert repr(name.strip('" '))[1:-1] in str(caught.value)
+    faults = []
+    assert [e.id for e in read_examples(path, label="sentiment", faults=faults)] == ["x"] and len(faults) == 1
+    assert sentiment(write(SINGLE_HEADER + "0\t a,b;c \tx\t1\n"))[0].id == "a,b;c"
+
+
 @pytest.mark.parametrize("value", ["5.2", "-0.1", "nan", "1,5", "NaN "])
 def test_scores_out_of_range(write, value):
     with pytest.raises(InputError, match="line 2: similarity is '.*', wanted a number from 0.0 to 5.0"):
