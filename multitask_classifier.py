@@ -357,7 +357,8 @@ def start(args: argparse.Namespace, say) -> Job:
     check_outputs(args, tasks)
     device, reason = choose_device(args)
     source = weights.find(args.model)
-    say(textwrap.fill(f"model      {source.origin}", width=120, subsequent_indent=" " * 11))
+    origin = f"model      {source.origin}"
+    say(textwrap.fill(origin, 120, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False))
     tokenizer = BertTokenizer.from_pretrained(source.path)
     folder, why = choose_data(args.data)
     say(f"data       {short(folder)}: {why}")
@@ -453,8 +454,9 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         model.load_weights(weights.read_state(run.best), str(run.best))
     else:
         model.save_pretrained(run.best)
-    rate = progress.tokens / progress.seconds if progress.seconds else 0
-    say(f"trained    {progress.seconds:.0f} s in steps, {rate:,.0f} tokens/s; best after epoch {progress.best_epoch}")
+    if progress.seconds:
+        rate = f"{progress.tokens / progress.seconds:,.0f} tokens/s"
+        say(f"trained    {progress.seconds:.0f} s in steps, {rate}; best after epoch {progress.best_epoch}")
     return run, model, progress.history
 
 
@@ -540,8 +542,16 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
         )
-    paths = {action.dest for action in build_parser()._actions if action.type is Path}
-    options = {name: Path(value) if value and name in paths else value for name, value in options.items()}
+    actions = {action.dest: action for action in build_parser()._actions}
+    for name, value in options.items():
+        action = actions.get(name)
+        if action is None or value is None:
+            continue
+        kinds = {int: int, float: (int, float), Path: str, None: str}[action.type] if action.nargs is None else bool
+        if not isinstance(value, kinds) or (action.choices and value not in action.choices):
+            raise InputError(f"{folder / 'config.json'}: {name} is {value!r}, which --{name} could not be: restore it")
+        if action.type is Path:
+            options[name] = Path(value)
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
         now, then = getattr(args, name), options.get(name)

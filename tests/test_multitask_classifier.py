@@ -603,6 +603,13 @@ def test_going_on_with_a_finished_run_is_refused(command):
         ("{", "line 1, column 2: not JSON"),
         ('{"command": "contrastive.py", "options": {}}', "is a run of contrastive.py: continue it with that command"),
         ('{"command": "multitask_classifier.py", "options": {"epochs": -4}}', "--epochs is -4"),
+        (
+            '{"command": "multitask_classifier.py", "options": {"epochs": "4"}}',
+            "epochs is '4', which --epochs could not",
+        ),
+        ('{"command": "multitask_classifier.py", "options": {"pooler": "max"}}', "pooler is 'max', which --pooler"),
+        ('{"command": "multitask_classifier.py", "options": {"use_gpu": 1}}', "use_gpu is 1, which --use_gpu"),
+        ('{"command": "multitask_classifier.py", "options": {"data": []}}', "data is [], which --data could not be"),
     ],
 )
 def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, content, wanted):
