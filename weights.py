@@ -360,12 +360,22 @@ def read_state(folder: str | os.PathLike) -> "dict[str, torch.Tensor]":
     """Name -> tensor, on the CPU, from a folder's model.safetensors, else from its pytorch_model.bin.
 
     A pickle is read by torch's restricted reader, which builds tensors and nothing else. Raises InputError, one line
-    with file and remedy, for a file that is absent, cut short, no tensor file at all, or that asks to run code.
+    with file and remedy, for a file that is absent, cut short, no tensor file at all, that asks to run code, or in which
+    a number is NaN or infinite.
     """
-    import torch
-
     path = _tensor_file(Path(folder))
     _refuse_impostors(path)
+    state = _read_tensors(path)
+    for name, tensor in state.items():
+        # Later the loss would be NaN, and the learning rate blamed. As single precision, which is what the model takes.
+        if tensor.is_floating_point() and not tensor.float().isfinite().all():
+            raise InputError(f"{path}: {name} holds numbers that are NaN or infinite: {AGAIN}")
+    return state
+
+
+def _read_tensors(path: Path) -> "dict[str, torch.Tensor]":
+    import torch
+
     if path.name == SAFETENSORS:
         from safetensors import SafetensorError
         from safetensors.torch import load_file

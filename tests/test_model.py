@@ -4,6 +4,8 @@ Follows model.py's promises and the interface of the CS 224N default project's M
 """
 
 import json
+import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -257,6 +259,16 @@ def test_eight_examples_are_learned_by_heart(task, layers, build, tiny_tokenizer
     assert model.loss(batch) < (-0.99 if task is STS else 0.1)
 
 
+def test_calibration_on_one_pair_warns_of_nothing_and_stays_finite(build, tiny_tokenizer):
+    model = build(("para",)).train()
+    batch = data(PARA, tiny_tokenizer).batch(np.arange(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.calibrate(batch, positive=0.25)
+    assert model.training and all(p.isfinite().all() for p in model.parameters())
+    torch.testing.assert_close(model.eval().outputs(batch), torch.tensor([-math.log(3)]), rtol=0, atol=1e-5)
+
+
 # --- Files
 
 
@@ -379,6 +391,20 @@ def test_weights_that_do_not_fit_are_named(edit, words, saved):
     save_file(state, path)
     with pytest.raises(InputError, match=f"{saved[1]}: {words}"):
         MultitaskBERT.from_pretrained(saved[1])
+
+
+@pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "heads.sts.output.bias"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_named(name, value, saved):
+    path = saved[1] / "model.safetensors"
+    state = load_file(path)
+    state[name].view(-1)[-1] = value
+    path.unlink()
+    save_file(state, path)
+    with pytest.raises(InputError, match=f"^{path}: {name} holds numbers that are NaN or infinite: copy it again"):
+        MultitaskBERT.from_pretrained(saved[1])
+    with pytest.raises(InputError, match=f"^{path}: {name} "):
+        BertModel.from_pretrained(saved[1])
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
