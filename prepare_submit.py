@@ -130,13 +130,17 @@ def data_file(submission: Submission, task: Task, split: str, folder: Path | Non
     return path
 
 
-def _recorded(run: Path, *keys: str):
-    """What a run's config.json says under these keys. Raises InputError where it doesn't."""
+def _recorded(run: Path, *keys: str, kind: type = str):
+    """What a run's config.json says under these keys, of this kind. Raises InputError where it doesn't."""
     value = read_json(run / "config.json")
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             raise InputError(f"{run / 'config.json'} has no {'.'.join(keys)}: run again, or name another run")
         value = value[key]
+    if not isinstance(value, kind):
+        wanted = "text" if kind is str else "an object {...}"
+        found = f"{'.'.join(keys)} is {value!r:.60}, wanted {wanted}"
+        raise InputError(f"{run / 'config.json'}: {found}: run again, or name another run")
     return value
 
 
@@ -169,8 +173,8 @@ def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
         used = _recorded(run, "model", "name")
         submission.objections.append(f"{name} started from {used}: the course allows {weights.BERT_BASE.name} alone")
     foreign = []
-    for task in _recorded(run, "data"):
-        for split in _recorded(run, "data", task):
+    for task in _recorded(run, "data", kind=dict):
+        for split in _recorded(run, "data", task, kind=dict):
             recorded = Path(_recorded(run, "data", task, split, "path"))
             path = folder / recorded.name if folder else root / recorded
             same = path.is_file() and sha256(path) == _recorded(run, "data", task, split, "sha256")

@@ -22,6 +22,7 @@ from run import Run
 from tasks import TASKS, leaderboard_score
 
 PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only"}
+DAMAGED = "the run's files are damaged: copy them again, or run again"
 
 
 def row(folder: Path) -> dict:
@@ -30,11 +31,12 @@ def row(folder: Path) -> dict:
     config, path = run.config, folder / SCORES
     if not path.is_file():
         raise InputError(f"{folder} is not finished (no {SCORES}): continue it with --resume {folder}")
-    scores = read_json(path)
+    scores = check_scores(read_json(path), path)
+    check_config(config, folder / "config.json")
     parts = [folder] if run.metrics.is_file() else [folder / task for task in scores]
-    history = [read_lines(part / run.metrics.name) for part in parts]
-    seconds = sum(rows[-1]["train_seconds"] for rows in history)
-    tokens = sum(rows[-1]["train_tokens"] for rows in history)
+    ends = [last_row(part / run.metrics.name) for part in parts]
+    seconds = sum(end["train_seconds"] for end in ends)
+    tokens = sum(end["train_tokens"] for end in ends)
     return {
         "command": command(config),
         "dev": scores,
@@ -49,6 +51,52 @@ def row(folder: Path) -> dict:
         **{key: config[key] for key in ("device", "versions", "commit", "started")},
         "options": {name: value for name, value in config["options"].items() if not is_place(name)},
     }
+
+
+def check_scores(scores: object, path: Path) -> dict:
+    """The scores of a run, each task's metric among them. Raises InputError naming what is missing."""
+    if not isinstance(scores, dict) or not scores:
+        raise InputError(f"{path}: no task's scores in it: {DAMAGED}")
+    for name in scores:
+        if name not in TASKS:
+            raise InputError(f"{path}: scores of an unknown task {name!r:.60}; known: {', '.join(TASKS)}: {DAMAGED}")
+        for key in ("untrained", TASKS[name].metric):
+            need(scores, (name, key), (int, float, type(None)), path)  # None is an undefined correlation
+    return scores
+
+
+def check_config(config: object, path: Path) -> None:
+    """Raises InputError unless config.json has what a row takes from it."""
+    kinds = {"command": str, "options": dict, "model": dict, "data": dict, "device": dict, "versions": dict}
+    for key, kind in {**kinds, "commit": (str, type(None)), "started": str}.items():
+        need(config, (key,), kind, path)
+    for key in ("name", "sha256"):
+        need(config, ("model", key), str, path)
+    for task in config["data"]:
+        for split in need(config, ("data", task), dict, path):
+            need(config, ("data", task, split, "rows"), int, path)
+            need(config, ("data", task, split, "sha256"), str, path)
+
+
+def last_row(path: Path) -> dict:
+    """The last evaluation in metrics.jsonl. Raises InputError if there is none, or it doesn't say what it cost."""
+    rows = read_lines(path)
+    if not rows:
+        raise InputError(f"{path}: empty, no evaluation in it: {DAMAGED}")
+    for key in ("train_seconds", "train_tokens"):
+        need(rows[-1], (key,), (int, float), path)
+    return rows[-1]
+
+
+def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], path: Path):
+    """What stands in a JSON file's value under these keys. Raises InputError if nothing of this kind does."""
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            raise InputError(f"{path}: no {'.'.join(keys)} in it: {DAMAGED}")
+        value = value[key]
+    if not isinstance(value, kind):
+        raise InputError(f"{path}: {'.'.join(keys)} is {value!r:.60}, another type than a run writes: {DAMAGED}")
+    return value
 
 
 def leaderboard(scores: dict) -> float | None:

@@ -365,6 +365,20 @@ def test_a_run_without_what_it_should_record(root, capsys):
     assert any("config.json has no model.sha256: run again" in line for line in refused(root, capsys))
 
 
+@pytest.mark.parametrize("value", [5, None, True, [], {}, ["a"]])
+@pytest.mark.parametrize("keys", ["model.sha256", "data", "data.sst", "data.sst.dev", "data.sst.dev.path"])
+def test_a_run_that_records_another_type(root, capsys, keys, value):
+    path = root / "runs" / "first" / "config.json"
+    config = read_json(path)
+    *above, last = keys.split(".")
+    place = config
+    for key in above:
+        place = place[key]
+    place[last] = value
+    write_json(path, config)
+    assert any(f"{path}" in line and keys in line for line in refused(root, capsys))
+
+
 # --- the course's files ------------------------------------------------------------------------------------------
 
 

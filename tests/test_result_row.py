@@ -96,6 +96,38 @@ def test_an_unfinished_run_has_no_row(run, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.jsonl", "", "empty, no evaluation"),
+        ("metrics.jsonl", "{}\n", "no train_seconds"),
+        ("metrics.jsonl", "[]\n", "no train_seconds"),
+        ("metrics.jsonl", '{"train_seconds": "4", "train_tokens": 1}\n', "train_seconds is '4'"),
+        ("metrics.jsonl", '{"train_sec', "can't be read as JSON lines"),
+        ("config.json", "{}", "no command"),
+        ("config.json", "[]", "no command"),
+        ("config.json", {"options": []}, r"options is \[\]"),
+        ("config.json", {"model": {"name": "a"}}, "no model.sha256"),
+        ("config.json", {"data": {"sst": 5}}, "data.sst is 5"),
+        ("config.json", {"data": {"sst": {"dev": {"rows": 5}}}}, "no data.sst.dev.sha256"),
+        ("scores.json", "{}", "no task's scores"),
+        ("scores.json", "[]", "no task's scores"),
+        ("scores.json", "5", "no task's scores"),
+        ("scores.json", '{"sst": {}}', "no sst.untrained"),
+        ("scores.json", '{"sst": {"untrained": 0.2, "macro_f1": 0.4}}', "no sst.accuracy"),
+        ("scores.json", '{"nli": {}}', "scores of an unknown task 'nli'"),
+    ],
+)
+def test_a_damaged_run_has_no_row_but_one_line(run, name, content, message, capsys):
+    write_json(run.folder / "scores.json", SCORES)
+    path = run.folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps({**run.config, **content}))
+    with pytest.raises(InputError, match=f"^{path}: {message}"):
+        result_row.row(run.folder)
+    assert result_row.main([str(run.folder)]) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_tasks_trained_separately_are_added_up(run):
     run.metrics.unlink()
     for task in SCORES:
