@@ -21,6 +21,7 @@ from errors import InputError
 from evaluation import predict
 from frozen import Store
 from model import ModelConfig, MultitaskBERT
+from optimizer import AdamW
 from run import Run
 from sampling import make_schedule
 from tasks import PARA, SST, STS, leaderboard_score
@@ -29,6 +30,7 @@ from training import Stopped, Trainer, TrainingOptions, on_signals
 SUBJECTS = ["the film", "the cat", "a dog", "the mat"]
 WORDS = {"good": 4, "bright": 3, "not good": 1, "very bad": 0}
 TEXTS = [(f"{subject} was {word} .", label) for subject, (word, label) in product(SUBJECTS, WORDS.items())]
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OTHERS = random.Random(4).sample(TEXTS, len(TEXTS))
 
 
@@ -60,7 +62,7 @@ class Bench:
         heads = (
             {"attention": {"sts": 1}} if dropout else {"attention": dict.fromkeys(data, 0), "hidden_dropout_prob": 0.0}
         )
-        encoder = self.tiny(seed=options.seed)
+        encoder = self.tiny(seed=options.seed, **({} if dropout else NO_DROPOUT))
         model = MultitaskBERT(ModelConfig.for_tasks(option=option, **heads), encoder)
         if option == "pretrain":
             sentences = [ids for rows in data.values() for side in rows.sentences for ids in side]
@@ -156,6 +158,30 @@ def test_it_learns_its_rows_by_heart(bench, option, lr, least):
     assert first["score"] < 0.6
     assert all(score > least for score in last["dev"].values())
     assert all(last["loss"][task] < first["loss"][task] / 1.5 for task in ("sst", "para"))
+
+
+def test_a_run_is_the_plain_loop(bench):
+    """Set the rate, forward and backward, clip, step: written out here with torch's clipping and rates by hand."""
+    maker = bench(dropout=False, epochs=2)
+    trainer, _ = maker.train()
+    model, data = maker.trainer(folder="plain").model.train(), make_data(maker.tokenizer)
+    steps = [step for epoch in range(2) for step in trainer.schedule.epoch(epoch)]
+    optimizer = AdamW(model.parameters(), lr=1.0)
+    norms = []
+    for number, (task, rows) in enumerate(steps):
+        # 18 steps, a fifth of them (4) of warmup to the rate 2e-3, then down to 0 just after the last.
+        factor = (number + 1) / 4 if number < 4 else (18 - number) / 14
+        optimizer.param_groups[0]["lr"] = 2e-3 * factor
+        gradients = torch.autograd.grad(model.loss(data[task].batch(rows)), list(model.parameters()), allow_unused=True)
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            p.grad = gradient
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        optimizer.step()
+    assert max(norms) > 1  # so that clipping did something
+    for name, p in trainer.model.state_dict().items():
+        torch.testing.assert_close(
+            p, model.state_dict()[name], atol=2e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("schedule", ["sequential", "round_robin", "annealed"])
