@@ -7,9 +7,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ REMEDIES = {
     errno.EACCES: "get permission to write there, or choose another folder",
     errno.EPERM: "get permission to write there, or choose another folder",
     errno.EROFS: "that disk is read-only: choose a folder on another one",
+    errno.EEXIST: "a part of that path is a file, not a folder: choose another path",
     errno.ENOTDIR: "a part of that path is a file, not a folder: choose another path",
     errno.EISDIR: "that path is a folder: choose a file name inside it",
     errno.ENAMETOOLONG: "choose a shorter name",
@@ -36,7 +38,7 @@ def cannot(verb: str, path: str | os.PathLike, error: OSError) -> InputError:
     """The InputError for a system call that failed, e.g. `cannot write a.csv: No space left on device: free ...`."""
     if error.errno == errno.ENOENT:
         remedy = "check the path"
-    elif verb == "read":
+    elif verb == "read" and error.errno != errno.ENAMETOOLONG:
         remedy = "check the path and its permissions"
     else:
         remedy = REMEDIES.get(error.errno or 0, "check that disk, or write to another one")
@@ -55,10 +57,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     if mode not in ("w", "wb"):
         raise ValueError(f'mode {mode!r}: atomic_write knows "w" and "wb"')
     target = Path(os.path.realpath(path))
-    # Replacing a device or a pipe by a file would break it for everyone (`--sst_dev_out /dev/null` run by root).
-    if target.exists() and not target.is_file():
-        kind = "a folder" if target.is_dir() else "a device or pipe"
-        raise InputError(f"cannot write {os.fspath(path)}: it is {kind}: choose a file name")
+    _refuse_what_is_no_file(target, path)
     # A name of full length leaves no room for a suffix, so the temporary name holds only its beginning.
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}.tmp")
     text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
@@ -88,6 +87,59 @@ def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
         if not done:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def _refuse_what_is_no_file(target: Path, path: str | os.PathLike) -> None:
+    """Replacing a device or a pipe by a file would break it for everyone (`--sst_dev_out /dev/null` run by root)."""
+    try:
+        if target.exists() and not target.is_file():
+            kind = "a folder" if target.is_dir() else "a device or pipe"
+            raise InputError(f"cannot write {os.fspath(path)}: it is {kind}: choose a file name")
+    except OSError as error:
+        raise cannot("write", path, error) from error
+
+
+def atomic_write_all(contents: dict[Path, bytes]) -> None:
+    """Writes several files, all or none: each takes its name only when the content of all is on disk.
+
+    Raises InputError as `atomic_write` does.
+    """
+    with ExitStack() as stack:
+        for path, content in contents.items():
+            file = stack.enter_context(atomic_write(path, "wb"))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raises InputError if `atomic_write` could not write there, which is tried in the nearest folder that exists."""
+    target = Path(os.path.realpath(path))
+    _refuse_what_is_no_file(target, path)
+    try:
+        folder = next(parent for parent in target.parents if parent.exists())
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        # The names still to be made are looked up once, so that one too long is found now.
+        for name in target.relative_to(folder).parts:
+            with suppress(FileNotFoundError):
+                os.lstat(folder / name)
+        probe = folder / f".probe.{secrets.token_hex(6)}.tmp"
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.unlink(probe)
+    except OSError as error:
+        raise cannot("write", path, error) from error
+
+
+TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp", re.DOTALL)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Deletes what a killed `atomic_write` left in `folder` and below; what can't be deleted stays."""
+    for path in folder.rglob(".*.tmp"):
+        if TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):
+                path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

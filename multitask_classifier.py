@@ -13,6 +13,7 @@ import shlex
 import sys
 import textwrap
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from datasets import read_examples
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, predict, write_predictions
-from files import atomic_write, write_json
+from files import atomic_write_all, cannot, check_writable, write_json
 from frozen import Store
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS, ModelConfig, MultitaskBERT
@@ -68,7 +69,24 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "use_gpu", "save_every", "resume")
 LARGEST_SEED = 2**63 - 1
+# Far beyond what trains; their product still fits into a weight, which is a float32.
+LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
 MOST_LAYERS = 99
+
+
+def text_given(text: str) -> str:
+    """What names a file or folder. Raises argparse's error for nothing, and for bytes that no text stands for."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: give a folder or file")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{ascii(text)} is not UTF-8: choose another name") from error
+    return text
+
+
+def path_given(text: str) -> Path:
+    return Path(text_given(text))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,11 +102,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s)")
     what.add_argument(
-        "--model", help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)"
+        "--model", type=text_given, help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)"
     )
     what.add_argument(
         "--data",
-        type=Path,
+        type=path_given,
         metavar="DIR",
         help="folder of the CSV files (default: data/ if they stand there, else data/sample)",
     )
@@ -154,8 +172,8 @@ def build_parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("where")
     where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (without it the best device there is)")
     where.add_argument("--device", help="cuda, cuda:1, mps or cpu")
-    where.add_argument("--run", type=Path, metavar="DIR", help="folder for this run (default runs/<time>-<option>)")
-    where.add_argument("--resume", type=Path, metavar="RUN", help="continue a run that was stopped, with its options")
+    where.add_argument("--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)")
+    where.add_argument("--resume", type=path_given, metavar="RUN", help="continue a run that was stopped, with its options")
     where.add_argument(
         "--save_every",
         type=float,
@@ -172,7 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for name in TASKS:
         for role in (*SPLITS, "dev_out", "test_out"):
-            files.add_argument(f"--{name}_{role}", type=Path, help=argparse.SUPPRESS)
+            files.add_argument(f"--{name}_{role}", type=path_given, help=argparse.SUPPRESS)
     # The course's; here nothing is ever downloaded.
     parser.add_argument("--local_files_only", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -208,8 +226,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("seed", 0, LARGEST_SEED),
         ("hidden_dropout_prob", 0, 1),
         ("warmup", 0, 1),
-        ("lr", 0, None),
-        ("weight_decay", 0, None),
+        ("lr", 0, LARGEST_LR),
+        ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
         ("save_every", 0, None),
     ):
@@ -274,17 +292,47 @@ def output_path(args: argparse.Namespace, task: Task, split: str) -> Path:
     return getattr(args, f"{task.name}_{split}_out") or ROOT / "predictions" / task.predictions_file(split)
 
 
-def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...]) -> None:
-    """Raises InputError before hours of training for prediction files that could not be written after them."""
+def input_paths(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path) -> dict[tuple[str, str], Path]:
+    """(task, split) -> the data file."""
+    return {
+        (task.name, split): getattr(args, f"{task.name}_{split}") or folder / task.files[split]
+        for task in tasks
+        for split in SPLITS
+    }
+
+
+def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Iterable[Path]) -> None:
+    """Raises InputError before hours of training for prediction files that could not be written after them, or that
+    would overwrite anything but prediction files of the same kind.
+    """
+    read = {os.path.realpath(path) for path in inputs}
     seen = {}
     for task in tasks:
         for split in ("dev", "test"):
             option, path = f"--{task.name}_{split}_out", output_path(args, task, split)
             if path.is_dir():
                 raise InputError(f"{option} {short(path)}: that is a folder: name a file in it")
-            other = seen.setdefault(path.resolve(), option)
+            real = os.path.realpath(path)
+            other = seen.setdefault(real, option)
             if other != option:
                 raise InputError(f"{option} and {other} both name {short(path)}: give each a file of its own")
+            if real in read:
+                raise InputError(f"{option} would overwrite {short(path)}, which this run reads: choose another")
+            check_writable(path)
+            if path.is_file() and not starts_like_predictions(path, task):
+                raise InputError(
+                    f"{option} would overwrite {short(path)}, which is not a prediction file: choose another"
+                )
+
+
+def starts_like_predictions(path: Path, task: Task) -> bool:
+    """Whether a file's first line is the task's header; an empty file holds nothing to lose."""
+    wanted = f"{task.header}\n".encode()
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(wanted)) in (b"", wanted)
+    except OSError as error:
+        raise cannot("read", path, error) from error
 
 
 def short(path: Path) -> str:
@@ -311,12 +359,7 @@ class Job:
 
 def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, tokenizer: BertTokenizer) -> dict:
     """Read and tokenize every file of the tasks. Raises InputError for the first that can't be used."""
-    data = {}
-    paths = {
-        (task.name, split): getattr(args, f"{task.name}_{split}") or folder / task.files[split]
-        for task in tasks
-        for split in SPLITS
-    }
+    data, paths = {}, input_paths(args, tasks, folder)
     refuse_mixture(paths.values())
     for task in tasks:
         tables = {}
@@ -354,13 +397,13 @@ def start(args: argparse.Namespace, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     tasks = parse_tasks(args.tasks)
     parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
-    check_outputs(args, tasks)
     device, reason = choose_device(args)
     source = weights.find(args.model)
     origin = f"model      {source.origin}"
     say(textwrap.fill(origin, 120, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False))
     tokenizer = BertTokenizer.from_pretrained(source.path)
     folder, why = choose_data(args.data)
+    check_outputs(args, tasks, input_paths(args, tasks, folder).values())
     say(f"data       {short(folder)}: {why}")
     data = read_data(args, tasks, folder, tokenizer)
     describe_data(tasks, data, say)
@@ -500,14 +543,13 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
 
 def hand_over(job: Job, folder: Path) -> list[Path]:
     """Copy the run's prediction files to where the course's flags say, all of them once all are there."""
-    paths = []
-    for task in job.tasks:
-        for split in ("dev", "test"):
-            content = (folder / "predictions" / task.predictions_file(split)).read_bytes()
-            paths.append(output_path(job.args, task, split))
-            with atomic_write(paths[-1], "wb") as file:
-                file.write(content)
-    return paths
+    contents = {
+        output_path(job.args, task, split): (folder / "predictions" / task.predictions_file(split)).read_bytes()
+        for task in job.tasks
+        for split in ("dev", "test")
+    }
+    atomic_write_all(contents)
+    return list(contents)
 
 
 def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predictions], say) -> None:
@@ -542,15 +584,21 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
         )
-    actions = {action.dest: action for action in build_parser()._actions}
-    for name, value in options.items():
-        action = actions.get(name)
-        if action is None or value is None:
+    for action in build_parser()._actions:
+        name, where = action.dest, folder / "config.json"
+        if name in ("help", "run", "resume", "local_files_only"):
             continue
-        kinds = {int: int, float: (int, float), Path: str, None: str}[action.type] if action.nargs is None else bool
-        if not isinstance(value, kinds) or (action.choices and value not in action.choices):
-            raise InputError(f"{folder / 'config.json'}: {name} is {value!r}, which --{name} could not be: restore it")
-        if action.type is Path:
+        if name not in options:
+            raise InputError(f"{where}: the options have no {name}: restore it, or start a new run")
+        value = options[name]
+        if value is None and action.default is None:
+            continue
+        kinds = {int: int, float: (int, float), None: str}.get(action.type, str) if action.nargs is None else bool
+        fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
+        is_path = action.type in (path_given, text_given)
+        if not fits or (action.choices and value not in action.choices) or (is_path and not value):
+            raise InputError(f"{where}: {name} is {value!r}, which --{name} could not be: restore it")
+        if action.type is path_given:
             options[name] = Path(value)
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
@@ -628,6 +676,11 @@ def main(arguments: list[str] | None = None) -> int:
             train(args)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
         return 1
     except (Stopped, KeyboardInterrupt):
         if folder is None or not (folder / "config.json").is_file():

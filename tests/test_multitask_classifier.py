@@ -465,10 +465,13 @@ OUT_OF_RANGE = [
     ("--hidden_dropout_prob", "1.5", "0 to 1"),
     ("--hidden_dropout_prob", "nan", "0 to 1"),
     ("--warmup", "-0.1", "0 to 1"),
-    ("--lr", "-0.1", "a number from 0 up"),
-    ("--lr", "inf", "a number from 0 up"),
-    ("--lr", "nan", "a number from 0 up"),
-    ("--weight_decay", "inf", "a number from 0 up"),
+    ("--lr", "-0.1", "0 to 1e+30"),
+    ("--lr", "inf", "0 to 1e+30"),
+    ("--lr", "nan", "0 to 1e+30"),
+    ("--weight_decay", "inf", "0 to 1000.0"),
+    ("--weight_decay", "1e+300", "0 to 1000.0"),
+    ("--lr", "1e+300", "0 to 1e+30"),
+    ("--data", "d" * 300, "File name too long: choose a shorter name"),
     ("--clip", "-1", "a number from 0 up"),
     ("--clip", "nan", "a number from 0 up"),
     ("--save_every", "-1", "a number from 0 up"),
@@ -499,7 +502,17 @@ def test_options_out_of_range(command, root, option, value, wanted):
 
 
 @pytest.mark.parametrize(
-    "option, value", [("--epochs", "many"), ("--option", "both"), ("--pooler", "max"), ("--unknown", "1")]
+    "option, value",
+    [
+        ("--epochs", "many"),
+        ("--option", "both"),
+        ("--pooler", "max"),
+        ("--unknown", "1"),
+        ("--run", ""),
+        ("--data", ""),
+        ("--model", ""),
+        ("--run", "caf\udce9"),
+    ],
 )
 def test_what_argparse_refuses(capsys, option, value):
     """In its own way: a short usage, one line, code 2."""
@@ -507,6 +520,33 @@ def test_what_argparse_refuses(capsys, option, value):
         main([option, value])
     err = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2 and len(err) == 2 and option in err[1]
+
+
+def test_outputs_that_would_overwrite_something_else_are_refused(command, root):
+    data = root / "data" / "sample" / "ids-sst-train.csv"
+    before = data.read_bytes()
+    (root / "link.csv").symlink_to(data)
+    (root / "notes.txt").write_text("mine\n")
+    (root / "empty").touch()
+    for path in ("data/sample/ids-sst-train.csv", "link.csv"):
+        refused(command("--sst_dev_out", path), f"would overwrite {path}, which this run reads: choose another")
+    refused(command("--sst_dev_out", "notes.txt"), "overwrite notes.txt, which is not a prediction file: choose another")
+    refused(command("--tasks", "sst", "--sst_dev_out", "data/sample/sts-dev.csv"), "which is not a prediction file")
+    assert multitask_classifier.starts_like_predictions(root / "empty", SST)
+    assert data.read_bytes() == before and not (root / "runs").exists()
+
+
+def test_outputs_that_can_not_be_written_are_found_before_training(command, root):
+    (root / "file").write_text("")
+    for path, wanted in (
+        ("file/x.csv", "a part of that path is a file, not a folder"),
+        ("/dev/null", "it is a device or pipe"),
+        ("/proc/none/x.csv", "cannot write /proc/none/x.csv"),
+        ("x" * 300, "choose a shorter name"),
+        ("new/" + "x" * 300, "choose a shorter name"),
+    ):
+        refused(command("--sst_dev_out", path), wanted)
+    assert not (root / "runs").exists() and not list(root.rglob("*.tmp"))
 
 
 def test_two_predictions_in_one_file_are_refused(command):
@@ -602,18 +642,34 @@ def test_going_on_with_a_finished_run_is_refused(command):
         ("[]", "not a run's configuration"),
         ("{", "line 1, column 2: not JSON"),
         ('{"command": "contrastive.py", "options": {}}', "is a run of contrastive.py: continue it with that command"),
-        ('{"command": "multitask_classifier.py", "options": {"epochs": -4}}', "--epochs is -4"),
-        (
-            '{"command": "multitask_classifier.py", "options": {"epochs": "4"}}',
-            "epochs is '4', which --epochs could not",
-        ),
-        ('{"command": "multitask_classifier.py", "options": {"pooler": "max"}}', "pooler is 'max', which --pooler"),
-        ('{"command": "multitask_classifier.py", "options": {"use_gpu": 1}}', "use_gpu is 1, which --use_gpu"),
-        ('{"command": "multitask_classifier.py", "options": {"data": []}}', "data is [], which --data could not be"),
+        ('{"command": "multitask_classifier.py", "options": []}', "the options have no option"),
+        ('{"command": "multitask_classifier.py", "options": 5}', "not a run's configuration"),
     ],
 )
 def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, content, wanted):
     (stopped / "config.json").write_text(content)
+    refused(command("--resume", "runs/x"), wanted)
+
+
+@pytest.mark.parametrize(
+    "name, value, wanted",
+    [
+        ("epochs", -4, "--epochs is -4"),
+        ("epochs", "4", "config.json: epochs is '4', which --epochs could not be"),
+        ("epochs", True, "config.json: epochs is True, which"),
+        ("epochs", None, "config.json: epochs is None, which"),
+        ("tasks", 5, "config.json: tasks is 5, which"),
+        ("lr_decay", "x", "config.json: lr_decay is 'x', which"),
+        ("pooler", "max", "config.json: pooler is 'max', which"),
+        ("use_gpu", 1, "config.json: use_gpu is 1, which"),
+        ("data", [], "config.json: data is [], which"),
+        ("model", "", "config.json: model is '', which"),
+    ],
+)
+def test_going_on_with_an_edited_option_is_refused(command, root, name, value, wanted):
+    options = {key: v for key, v in vars(get_args([])).items() if key not in ("run", "resume")}
+    config = {"command": "multitask_classifier.py", "options": {**options, name: value}}
+    files.write_json(root / "runs" / "x" / "config.json", config)
     refused(command("--resume", "runs/x"), wanted)
 
 
