@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -580,7 +581,7 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(f"{folder / 'config.json'}: not a run's configuration: it can't be continued") from error
     if command != COMMAND:
         raise InputError(f"{folder} is a run of {command}: continue it with that command")
-    if (folder / SCORES).is_file():
+    if (folder / SCORES).is_file() and not unfinished(folder):
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
         )
@@ -611,6 +612,12 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
     return argparse.Namespace(**{**vars(args), **options, **kept})
 
 
+def unfinished(folder: Path) -> list[Run]:
+    """The runs in this folder, itself and one for each separate task, that still have a checkpoint."""
+    runs = [Run(folder), *(Run(folder / name) for name in TASKS)]
+    return [run for run in runs if run.checkpoint.parent.is_dir()]
+
+
 def refuse_changes(run: Run, config: dict) -> None:
     """Raises InputError if weights or data are not what the run began with."""
     before, changed = run.config, []
@@ -633,24 +640,40 @@ def refuse_changes(run: Run, config: dict) -> None:
 
 def train(args: argparse.Namespace, say=print) -> Path:
     """The whole command. Returns the run's folder."""
-    began = time.monotonic()
-    job = start(args, say)
-    folder = args.run
-    hidden = BertConfig.from_pretrained(job.source.path).hidden_size
-    lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
-    recommended = " (recommended for this model and option)" if args.lr is None else ""
-    say(f"lr         {lr:g}{recommended}, batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}")
-    config = run_config(job, lr)
-    if args.resume:
-        refuse_changes(Run.open(folder), config)
-    else:
-        Run.create(folder, config)
-    say(f"run        {short(folder)}")
-    parts = [(task,) for task in job.tasks] if args.schedule == "separate" else [job.tasks]
+    began, folder = time.monotonic(), args.run
+    with ExitStack() as held:
+        if args.resume:
+            held.enter_context(Run(folder).locked())
+            if (folder / SCORES).is_file():  # killed after everything was written
+                for run in unfinished(folder):
+                    run.finish()
+                say(f"{short(folder)} is finished: only its checkpoint was left, which is deleted now")
+                return folder
+        job = start(args, say)
+        hidden = BertConfig.from_pretrained(job.source.path).hidden_size
+        lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
+        recommended = " (recommended for this model and option)" if args.lr is None else ""
+        say(f"lr         {lr:g}{recommended}, batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}")
+        config = run_config(job, lr)
+        if args.resume:
+            refuse_changes(Run.open(folder), config)
+        else:
+            held.enter_context(Run(folder).locked())
+            Run.create(folder, config)
+        say(f"run        {short(folder)}")
+        outputs = train_parts(job, folder, lr, say)
+    places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
+    say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s in all")
+    return folder
+
+
+def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
+    """One model for all tasks, or one for each; returns where the predictions were handed over to."""
+    separate = job.args.schedule == "separate"
     untrained, dev, runs = {}, {}, []
-    for tasks in parts:
-        part = folder / tasks[0].name if args.schedule == "separate" else folder
-        if args.schedule == "separate":
+    for tasks in [(task,) for task in job.tasks] if separate else [job.tasks]:
+        part = folder / tasks[0].name if separate else folder
+        if separate:
             say(f"\n{tasks[0].title}, from the pretrained weights, in {short(part)}")
         run, model, history = train_one(job, tasks, part, lr, say)
         untrained.update({task.name: history[0]["dev"][task.name][task.metric] for task in tasks})
@@ -661,9 +684,7 @@ def train(args: argparse.Namespace, say=print) -> Path:
     write_json(folder / SCORES, {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()})
     for run in runs:
         run.finish()
-    places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
-    say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s in all")
-    return folder
+    return outputs
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,9 +7,12 @@ runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file i
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,7 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from errors import InputError
-from files import atomic_write, cannot, read_json, write_json
+from files import atomic_write, cannot, read_json, remove_temporaries, write_json
+
+try:
+    import fcntl
+except ImportError:  # Windows: runs are not locked there
+    fcntl = None
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
@@ -52,6 +60,44 @@ class Run:
         if not (run.folder / "config.json").is_file():
             raise InputError(f"{run.folder}: no run there (no config.json); a run's folder stands in runs/")
         return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other process trains in the folder (made if missing) for as long as this lasts.
+
+        The system releases the lock of a process that dies, so a kill never blocks a resume; what it left half-written
+        is deleted here. Raises InputError, naming the process that holds the lock.
+        """
+        path, descriptor = self.folder / ".lock", None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            while descriptor is None:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                if fcntl and not _lock(descriptor):
+                    holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+                    raise InputError(
+                        f"{self.folder} is being trained by process {holder}: wait until it has ended, or stop it first"
+                    )
+                if fcntl and not _is_still(path, descriptor):  # its holder has ended, and taken the file along
+                    os.close(descriptor)
+                    descriptor = None
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise cannot("write", path, error) from error
+        except InputError:
+            os.close(descriptor)
+            raise
+        remove_temporaries(self.folder)
+        try:
+            yield
+        finally:
+            if not fcntl:  # Windows deletes no file that is open
+                os.close(descriptor)
+            with suppress(OSError):
+                path.unlink()
+            if fcntl:
+                os.close(descriptor)
 
     @property
     def config(self) -> dict:
@@ -91,10 +137,32 @@ class Run:
             ) from error
 
     def finish(self) -> None:
-        """A finished run needs no checkpoint: best/ has the model."""
-        self.checkpoint.unlink(missing_ok=True)
-        if self.checkpoint.parent.is_dir():
+        """A finished run needs no checkpoint: best/ has the model. What can't be deleted stays, and ends no run."""
+        with suppress(OSError):
+            self.checkpoint.unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_temporaries(self.folder)
+        with suppress(OSError):
             self.checkpoint.parent.rmdir()
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else holds the lock; where the file system knows none, nobody does."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the file is the one that is open."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:

@@ -636,6 +636,23 @@ def test_going_on_with_a_finished_run_is_refused(command):
     refused(command("--run", "runs/x"), "runs/x holds a run already")
 
 
+def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up(command, stopped):
+    (stopped / "scores.json").write_text("{}")
+    found = command("--resume", "runs/x")
+    assert (found.code, found.out) == (
+        0,
+        "runs/x is finished: only its checkpoint was left, which is deleted now\n",
+    )
+    assert not (stopped / "last").exists()
+    refused(command("--resume", "runs/x"), "runs/x is finished")
+
+
+def test_a_run_that_is_being_trained_is_left_alone(command, stopped):
+    with Run(stopped).locked():
+        refused(command("--resume", "runs/x"), f"is being trained by process {os.getpid()}")
+        refused(command("--run", "runs/x", "--tasks", "sst"), f"is being trained by process {os.getpid()}")
+
+
 @pytest.mark.parametrize(
     "content, wanted",
     [
