@@ -20,6 +20,8 @@ from files import atomic_write, cannot, read_json, write_json
 from weights import locate
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SHORTEST = 4  # [CLS], [SEP] twice, and one piece to tell a pair by
+NO_LIMIT = 10**9  # more than any text: transformers writes int(1e30) for a model whose limit it doesn't know
 DEFAULT_MAX_LENGTH = 512  # the positions of every checkpoint that the BERT paper released
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -106,11 +108,14 @@ class BertTokenizer:
         """
         folder = Path(folder)
         settings = _read_settings(folder / "tokenizer_config.json")
+        config = folder / "config.json"
         lengths = [
-            _read_settings(folder / "config.json").get("max_position_embeddings"),
-            settings.get("model_max_length"),
+            _length(_read_settings(config), "max_position_embeddings", config),
+            _length(settings, "model_max_length", folder / "tokenizer_config.json"),
         ]
-        model_max_length = int(min([n for n in lengths if n], default=DEFAULT_MAX_LENGTH))
+        model_max_length = min([n for n in lengths if n is not None], default=DEFAULT_MAX_LENGTH)
+        if model_max_length >= NO_LIMIT:
+            model_max_length = DEFAULT_MAX_LENGTH
         if (folder / "tokenizer.json").is_file():
             path = folder / "tokenizer.json"
             vocab, own = _parts(read_json(path), path)
@@ -383,3 +388,18 @@ def _read_settings(path):
     if not isinstance(settings, dict):
         raise InputError(f"{path}: holds {type(settings).__name__}, not a JSON object; fetch the file again")
     return settings
+
+
+def _length(settings, key, path):
+    """A number of tokens among the settings, or None. Raises InputError for what can't be one.
+
+    A float that is whole counts, since 1e30 is how some write that there is no limit.
+    """
+    value = settings.get(key)
+    if value is None:
+        return None
+    whole = isinstance(value, int) and not isinstance(value, bool) or isinstance(value, float) and value.is_integer()
+    if not whole or value < SHORTEST:
+        wanted = f"wanted a whole number of tokens, {SHORTEST} or more"
+        raise InputError(f"{path}: {key} is {value!r:.60}, {wanted}; correct it, or fetch the file again")
+    return int(value)

@@ -201,6 +201,29 @@ def test_the_longest_text_is_what_the_positions_allow(tmp_path, tiny):
     assert BertTokenizer.from_folder(tmp_path).model_max_length == 8
 
 
+@pytest.mark.parametrize(
+    "value", ['"x"', '"8"', "0", "1", "3", "-5", "-1e30", "2.5", "NaN", "Infinity", "true", "[8]", "{}"]
+)
+@pytest.mark.parametrize(
+    ("name", "key"), [("tokenizer_config.json", "model_max_length"), ("config.json", "max_position_embeddings")]
+)
+def test_a_length_without_sense_is_refused(tmp_path, tiny, name, key, value):
+    tiny.save_pretrained(tmp_path)
+    (tmp_path / name).write_text(f'{{"{key}": {value}}}')
+    with pytest.raises(InputError, match=f"{tmp_path / name}: {key} is .*, wanted a whole number of tokens, 4 or more"):
+        BertTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["1000000000000000019884624838656", "1e30", "null"])
+def test_no_limit_of_its_own_leaves_that_of_the_positions(tmp_path, tiny, value):
+    tiny.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
+    loaded = BertTokenizer.from_folder(tmp_path)
+    assert loaded.model_max_length == 512 and loaded.encode_batch(["the " * 600]).truncated == 1
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
+    assert BertTokenizer.from_folder(tmp_path).model_max_length == 64
+
+
 def test_files_that_are_no_vocabulary_are_named(tmp_path, tiny):
     with pytest.raises(InputError, match="neither tokenizer.json nor vocab.txt"):
         BertTokenizer.from_folder(tmp_path / "nowhere")
