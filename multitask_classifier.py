@@ -638,7 +638,21 @@ def refuse_changes(run: Run, config: dict) -> None:
         )
 
 
-def train(args: argparse.Namespace, say=print) -> Path:
+def tell(text: str) -> None:
+    """print, which ends no run of hours because nobody listens any more (`| head`, a full disk): then it is silent."""
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        tell(ascii(text))
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
+        finally:
+            os.close(nowhere)
+
+
+def train(args: argparse.Namespace, say=tell) -> Path:
     """The whole command. Returns the run's folder."""
     began, folder = time.monotonic(), args.run
     with ExitStack() as held:

@@ -237,7 +237,8 @@ class Trainer:
         if self.interrupted:  # asked twice: now
             raise KeyboardInterrupt
         self.interrupted = True
-        print("\nstopping after this step or evaluation; once more to stop at once", file=sys.stderr)
+        with suppress(OSError):  # nobody may be listening
+            print("\nstopping after this step or evaluation; once more to stop at once", file=sys.stderr)
 
 
 @contextmanager

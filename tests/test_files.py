@@ -14,7 +14,7 @@ import pytest
 
 import files
 from errors import InputError
-from files import atomic_write, read_json, sha256, write_json
+from files import atomic_write, atomic_write_all, check_writable, read_json, sha256, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -203,3 +203,40 @@ def test_sha256_is_hashlibs(tmp_path):
 
 def test_an_input_error_is_one_line():
     assert str(InputError("a.csv, line 3:\n  bad \t value")) == "a.csv, line 3: bad value"
+
+
+def test_several_files_are_written_all_or_none(tmp_path, monkeypatch):
+    old = tmp_path / "a"
+    old.write_bytes(b"old")
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor)
+
+    contents = {tmp_path / name: name.encode() for name in "abc"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot write .*/c: No space left on device: free some space"):
+            atomic_write_all(contents)
+    assert list(tmp_path.iterdir()) == [old] and old.read_bytes() == b"old"
+    atomic_write_all(contents)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == contents
+
+
+def test_whether_a_file_could_be_written_is_found_without_writing_it(tmp_path):
+    check_writable(tmp_path / "new" / "folder" / "file")
+    (tmp_path / "file").touch()
+    check_writable(tmp_path / "file")
+    for path in (tmp_path / "file" / "x", tmp_path / "new" / ("x" * 300), tmp_path):
+        with pytest.raises(InputError, match="cannot write .*: (choose|a part of that path is a file)"):
+            check_writable(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_part_of_the_path_that_is_a_file_has_a_remedy(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="a part of that path is a file"), atomic_write(tmp_path / "file" / "x"):
+        pass

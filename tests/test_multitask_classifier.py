@@ -263,6 +263,20 @@ def test_a_refusal_of_the_program_itself(program, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("ending", ["| head -n 1", "> /dev/full", ">&-"])
+def test_a_run_goes_on_when_nobody_listens(program, ending):
+    run = program / "runs" / "unheard"
+    options = "--tasks sst --epochs 1 --batch_size 4 --model tiny --device cpu --run runs/unheard"
+    line = f"set -o pipefail; {sys.executable} multitask_classifier.py {options} {ending}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=program, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_whole(run, program / "data" / "sample", program / "predictions", ["sst"])
+    shutil.rmtree(run)
+    shutil.rmtree(program / "predictions")
+
+
 # --- what a run says and writes ----------------------------------------------------------------------------------
 
 
