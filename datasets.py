@@ -15,12 +15,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, quoted
 from files import cannot
 
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LABEL_RANGES = {"class": (0, 4), "binary": (0, 1), "score": (0.0, 5.0)}
 
 
@@ -85,6 +87,17 @@ def lower_and_strip(s: str) -> str:
     return s.lower().strip()
 
 
+@contextmanager
+def _fields_of_any_length():
+    """csv refuses fields over 131,072 characters, a limit of the whole process: raised here, and put back."""
+    limit = csv.field_size_limit(2**31 - 1)  # the largest that a C long holds on every system
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+@_fields_of_any_length()
 def read_examples(
     path: str | os.PathLike,
     *,
@@ -105,7 +118,8 @@ def read_examples(
 
     Raises InputError, naming file, line, what was found and what to do, for a file that is absent, empty, not UTF-8 or
     without a wanted column; for a row with a wrong number of columns, a label that is no number or out of range, a
-    blank id, one with white space, a comma alone or one seen before; and for a quote that is never closed or swallows the rows after it.
+    blank id, one with white space, a comma alone or one seen before; and for a quote that is never closed or swallows
+    the rows after it.
     """
     if label_kind not in LABEL_RANGES:
         raise ValueError(f"label_kind={label_kind!r}: choose one of {', '.join(LABEL_RANGES)}")
@@ -140,10 +154,10 @@ def read_examples(
             continue
         if name == "," or len(name.split()) > 1:
             wanted = "wanted one without white space that is no comma alone, as prediction files need"
-            refuse(line, f"the id is {name!r}, {wanted}; rename it")
+            refuse(line, f"the id is {quoted(name)}, {wanted}; rename it")
             continue
         if lines.setdefault(name, line) != line:
-            refuse(line, f"id {name!r} is on line {lines[name]} already; remove one of the two")
+            refuse(line, f"id {quoted(name)} is on line {lines[name]} already; remove one of the two")
             continue
         value = None
         if label_at is not None:
@@ -155,7 +169,7 @@ def read_examples(
                 try:
                     labels[text] = parse(text)
                 except ValueError as error:
-                    refuse(line, f"{label} is {text!r}, wanted {error}; correct it")
+                    refuse(line, f"{label} is {quoted(text)}, wanted {error}; correct it")
                     continue
             value = labels[text]
         texts = [clean(row[i]) for i in text_at]
@@ -223,7 +237,8 @@ def _rows(path: Path, text: str):
 def _refuse_swallowed_rows(path: Path, line: int, row: list[str]) -> None:
     """A text may go on over several lines, but one with another row's tabs in it began with a quote by mistake."""
     for field in row:
-        if re.search(r"[\r\n].*\t", field, re.DOTALL):
+        line_end = re.search(r"[\r\n]", field)
+        if line_end and "\t" in field[line_end.end() :]:
             start = " ".join(field[:30].split())
             raise InputError(
                 f'{path}, line {line}: the quote before "{start}..." is not closed in its row and swallows the rows '
@@ -250,7 +265,7 @@ def _columns(path: Path, rows, columns: tuple[str, ...], label: str | None):
 
 
 def _list(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+    return ", ".join(quoted(name) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def _label_parser(kind: str, label_range: tuple[float, float]) -> Callable[[str], int | float]:
@@ -259,10 +274,8 @@ def _label_parser(kind: str, label_range: tuple[float, float]) -> Callable[[str]
     number = "a number" if kind == "score" else "a whole number"
 
     def parse(text):
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        # float() also takes 0_1 and the digits of every script, which are slips of whoever typed them.
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
         if kind != "score" and value.is_integer():
             value = int(value)
         if not low <= value <= high or (kind != "score" and isinstance(value, float)):  # NaN compares false

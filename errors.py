@@ -4,6 +4,12 @@ Follows sysexits' idea of a data error: the fault is in a file or an option, not
 """
 
 
+def quoted(value: object) -> str:
+    """A value as a message quotes it, at most 60 characters of it, which may end in `...`."""
+    text = repr(value[:61] if isinstance(value, str) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 class InputError(Exception):
     """Something the user gave cannot be used.
 

@@ -18,7 +18,8 @@ from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
 
 from batches import TaskData
-from errors import InputError
+from datasets import NUMBER
+from errors import InputError, quoted
 from files import atomic_write, cannot
 from losses import LOSSES
 from model import MultitaskBERT
@@ -130,17 +131,19 @@ def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]
     if b"\r" in content:
         raise InputError(f"{name}: carriage returns: write it with newlines alone, as the course does")
     if lines[0] != task.header:
-        raise InputError(f"{name}, line 1: the header is {lines[0]!r}, wanted {task.header!r}: write it so")
+        raise InputError(f"{name}, line 1: the header is {quoted(lines[0])}, wanted {task.header!r}: write it so")
     if lines[-1] != "" or len(lines) < 2:
         raise InputError(f"{name}, line {len(lines)}: the last line has no end, so it is cut off: predict again")
     values: dict[str, float] = {}
     for number, line in enumerate(lines[1:-1], start=2):
         match = ROW.fullmatch(line)
         if not match:
-            raise InputError(f"{name}, line {number}: {line!r}, wanted 'id , value ' (spaces included): write it so")
+            raise InputError(
+                f"{name}, line {number}: {quoted(line)}, wanted 'id , value ' (spaces included): write it so"
+            )
         key, text = match.groups()
         if key in values:
-            raise InputError(f"{name}, line {number}: id {key!r} for the second time: predict each id once")
+            raise InputError(f"{name}, line {number}: id {quoted(key)} for the second time: predict each id once")
         values[key] = _value(task, text, f"{name}, line {number}")
     return values
 
@@ -150,17 +153,14 @@ def _value(task: Task, text: str, where: str) -> float:
     low, high = task.label_range
     whole = r"[0-9]+" if task.label_kind == "class" else r"[0-9]+(\.0+)?"
     if task.label_kind == "score":
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
         # No range: the leaderboard correlates, and a correlation doesn't care about the scale.
         if math.isfinite(value):
             return value
-        raise InputError(f"{where}: {text!r}, wanted a finite number: predict again")
+        raise InputError(f"{where}: {quoted(text)}, wanted a finite number: predict again")
     if re.fullmatch(whole, text) and low <= float(text) <= high:
         return float(text)
-    raise InputError(f"{where}: {text!r}, wanted a whole number from {low} to {high}: predict again")
+    raise InputError(f"{where}: {quoted(text)}, wanted a whole number from {low} to {high}: predict again")
 
 
 # The course's functions, over the course's DataLoader batches (datasets.py). Arguments and answers are in the order of
@@ -216,7 +216,9 @@ def _answers(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.dev
         values = decide(task, methods[task.name](*inputs).float().cpu().numpy()).tolist()
         for i, value in zip(batch["sent_ids"], values, strict=True):
             if i in predictions:
-                raise InputError(f"{task.name}: id {i!r} comes twice from the loader: give each row an id of its own")
+                raise InputError(
+                    f"{task.name}: id {quoted(i)} comes twice from the loader: give each row an id of its own"
+                )
             predictions[i] = value
         labels += batch["labels"].flatten().tolist() if "labels" in batch else []
         sentences += batch.get("sents", [])

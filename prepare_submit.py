@@ -19,7 +19,7 @@ import numpy as np
 import weights
 from course_data import is_course_file
 from datasets import Table, read_examples
-from errors import InputError
+from errors import InputError, quoted
 from evaluation import METRICS, parse_predictions
 from files import atomic_write, cannot, read_json, sha256
 from tasks import PARA, SST, STS, Task, leaderboard_score
@@ -68,7 +68,7 @@ def check_ids(values: dict[str, float], table: Table, name: str) -> None:
     for keys, problem in ((missing, "without a prediction"), (foreign, f"not in {table.path}")):
         if keys:
             ids = "1 id" if len(keys) == 1 else f"{len(keys)} ids"
-            some = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            some = ", ".join(key[:60] for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
             raise InputError(f"{name}: {ids} {problem} ({some}): predict {table.path} again")
 
 
@@ -139,7 +139,7 @@ def _recorded(run: Path, *keys: str, kind: type = str):
         value = value[key]
     if not isinstance(value, kind):
         wanted = "text" if kind is str else "an object {...}"
-        found = f"{'.'.join(keys)} is {value!r:.60}, wanted {wanted}"
+        found = f"{'.'.join(keys)} is {quoted(value)}, wanted {wanted}"
         raise InputError(f"{run / 'config.json'}: {found}: run again, or name another run")
     return value
 

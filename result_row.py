@@ -15,7 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, quoted
 from files import read_json
 from multitask_classifier import SCORES, build_parser
 from run import Run
@@ -59,7 +59,7 @@ def check_scores(scores: object, path: Path) -> dict:
         raise InputError(f"{path}: no task's scores in it: {DAMAGED}")
     for name in scores:
         if name not in TASKS:
-            raise InputError(f"{path}: scores of an unknown task {name!r:.60}; known: {', '.join(TASKS)}: {DAMAGED}")
+            raise InputError(f"{path}: scores of an unknown task {quoted(name)}; known: {', '.join(TASKS)}: {DAMAGED}")
         for key in ("untrained", TASKS[name].metric):
             need(scores, (name, key), (int, float, type(None)), path)  # None is an undefined correlation
     return scores
@@ -95,7 +95,7 @@ def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], pa
             raise InputError(f"{path}: no {'.'.join(keys)} in it: {DAMAGED}")
         value = value[key]
     if not isinstance(value, kind):
-        raise InputError(f"{path}: {'.'.join(keys)} is {value!r:.60}, another type than a run writes: {DAMAGED}")
+        raise InputError(f"{path}: {'.'.join(keys)} is {quoted(value)}, another type than a run writes: {DAMAGED}")
     return value
 
 

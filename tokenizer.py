@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from errors import InputError
+from errors import InputError, quoted
 from files import atomic_write, cannot, read_json, write_json
 from weights import locate
 
@@ -350,9 +350,8 @@ def _parts(described, source):
             expected = model["vocab"].get(token["content"], free)
             free += expected == free
             if token["id"] != expected:
-                raise InputError(
-                    f"{source}: {token['content']!r} has the id {token['id']}, not {expected}; fetch the file again"
-                )
+                name = quoted(token["content"])
+                raise InputError(f"{source}: {name} has the id {token['id']}, not {expected}; fetch the file again")
         fields = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
         return model["vocab"], {
             "lowercase": normalizer["lowercase"],
@@ -378,7 +377,7 @@ def _read_vocabulary(path):
     for i, line in enumerate(lines):
         piece = line.rstrip("\r")
         if vocab.setdefault(piece, i) != i:
-            raise InputError(f"{path}, line {i + 1}: {piece!r} is on line {vocab[piece] + 1} already; {remedy}")
+            raise InputError(f"{path}, line {i + 1}: {quoted(piece)} is on line {vocab[piece] + 1} already; {remedy}")
     return vocab
 
 
@@ -401,5 +400,5 @@ def _length(settings, key, path):
     whole = isinstance(value, int) and not isinstance(value, bool) or isinstance(value, float) and value.is_integer()
     if not whole or value < SHORTEST:
         wanted = f"wanted a whole number of tokens, {SHORTEST} or more"
-        raise InputError(f"{path}: {key} is {value!r:.60}, {wanted}; correct it, or fetch the file again")
+        raise InputError(f"{path}: {key} is {quoted(value)}, {wanted}; correct it, or fetch the file again")
     return int(value)

@@ -360,8 +360,8 @@ def read_state(folder: str | os.PathLike) -> "dict[str, torch.Tensor]":
     """Name -> tensor, on the CPU, from a folder's model.safetensors, else from its pytorch_model.bin.
 
     A pickle is read by torch's restricted reader, which builds tensors and nothing else. Raises InputError, one line
-    with file and remedy, for a file that is absent, cut short, no tensor file at all, that asks to run code, or in which
-    a number is NaN or infinite.
+    with file and remedy, for a file that is absent, cut short, no tensor file at all, that asks to run code, or in
+    which a number is NaN or infinite.
     """
     path = _tensor_file(Path(folder))
     _refuse_impostors(path)

@@ -27,7 +27,7 @@ from datasets import (
     preprocess_string,
     read_examples,
 )
-from errors import InputError
+from errors import InputError, quoted
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIR = ("sentence1", "sentence2")
@@ -174,7 +174,9 @@ def test_what_cannot_be_used_is_named_with_its_line(write, content, message):
 @pytest.mark.parametrize("name", ["a b", "a\u00a0b", '"a\tb"', '"a\nb"', "a\u2028b", "a\x1fb", ",", " , ", "a , b"])
 def test_an_id_that_breaks_the_prediction_format_is_refused(write, name):
     path = write(SINGLE_HEADER + f"0\tx\tx\t1\n1\t{name}\ty\t1\n")
-    with pytest.raises(InputError, match="line 3: the id is '.*', wanted one without white space .*; rename it") as caught:
+    with pytest.raises(
+        InputError, match="line 3: the id is '.*', wanted one without white space .*; rename it"
+    ) as caught:
         sentiment(path)
     assert repr(name.strip('" '))[1:-1] in str(caught.value)
     faults = []
@@ -182,10 +184,16 @@ def test_an_id_that_breaks_the_prediction_format_is_refused(write, name):
     assert sentiment(write(SINGLE_HEADER + "0\t a,b;c \tx\t1\n"))[0].id == "a,b;c"
 
 
-@pytest.mark.parametrize("value", ["5.2", "-0.1", "nan", "1,5", "NaN "])
+@pytest.mark.parametrize("value", ["5.2", "-0.1", "nan", "1,5", "NaN ", "0_1", "\u0661", "\uff11", "1e", ".", "0x1"])
 def test_scores_out_of_range(write, value):
     with pytest.raises(InputError, match="line 2: similarity is '.*', wanted a number from 0.0 to 5.0"):
         similarity(write(PAIR_HEADER + f"0\ta\tx\ty\t{value}\n"))
+
+
+@pytest.mark.parametrize("value", ["1", "+1", "1.", "01", "1.0", "1e0", "10E-1", ".1e1", " 1 "])
+def test_ways_to_write_one(write, value):
+    assert similarity(write(PAIR_HEADER + f"0\ta\tx\ty\t{value}\n"))[0].label == 1.0
+    assert sentiment(write(SINGLE_HEADER + f"0\ta\tx\t{value}\n"))[0].label == 1
 
 
 def test_faults_are_collected_where_a_list_for_them_is_given(write):
@@ -228,8 +236,38 @@ def test_an_open_quote_swallows_no_row(write, rows, message):
 
 def test_a_quote_that_swallows_a_whole_file(write):
     rows = "".join(f"{i}\tid{i}\tsome words of a sentence\n" for i in range(10_000))
-    with pytest.raises(InputError, match="line 2: .*never closed"):
+    with pytest.raises(InputError, match="line 2: .*is not closed in its row and swallows the rows after it"):
         read_examples(write('\tid\tsentence\n0\ta\t"open\n' + rows))
+
+
+def test_a_text_longer_than_csv_s_limit_is_read(write):
+    limit = csv.field_size_limit()
+    text = "word " * 40_000
+    table = sentiment(write(SINGLE_HEADER + f'0\ta\t{text}\t1\n1\tb\t"{text}\n"\t2\n'))
+    assert [e.sentence for e in table] == [text.strip()] * 2
+    assert csv.field_size_limit() == limit
+    with pytest.raises(InputError, match="line 2: a quote is opened there and never closed"):
+        read_examples(write(f'id\tsentence\na\t"{text}'))
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [f"0\ta\tx\t{'7' * 5000}\n", f"0\t{'a ' * 5000}\tx\t1\n", f"0\t{'a' * 5000}\tx\t1\n" * 2, "x\t" * 5000 + "\n"],
+    ids=["label", "id", "id twice", "columns"],
+)
+def test_long_values_are_quoted_in_part(write, rows):
+    with pytest.raises(InputError, match="line [23]: ") as caught:
+        sentiment(write(SINGLE_HEADER + rows))
+    assert len(str(caught.value)) < 400
+    with pytest.raises(InputError, match="line 1: no column") as caught:
+        sentiment(write("long" * 5000 + "\n"))
+    assert len(str(caught.value)) < 400
+
+
+def test_how_a_value_is_quoted():
+    assert quoted("it") == "'it'" and quoted(5) == "5" and quoted("a" * 58) == repr("a" * 58)
+    assert quoted("a" * 59) == "'" + "a" * 56 + "..." and len(quoted("\0" * 5000)) == len(quoted([0] * 5000)) == 60
 
 
 def test_files_that_are_not_there(tmp_path):
