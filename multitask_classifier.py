@@ -103,7 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s)")
     what.add_argument(
-        "--model", type=text_given, help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)"
+        "--model",
+        type=text_given,
+        help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)",
     )
     what.add_argument(
         "--data",
@@ -173,8 +175,12 @@ def build_parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("where")
     where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (without it the best device there is)")
     where.add_argument("--device", help="cuda, cuda:1, mps or cpu")
-    where.add_argument("--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)")
-    where.add_argument("--resume", type=path_given, metavar="RUN", help="continue a run that was stopped, with its options")
+    where.add_argument(
+        "--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)"
+    )
+    where.add_argument(
+        "--resume", type=path_given, metavar="RUN", help="continue a run that was stopped, with its options"
+    )
     where.add_argument(
         "--save_every",
         type=float,
@@ -319,6 +325,9 @@ def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Ite
                 raise InputError(f"{option} and {other} both name {short(path)}: give each a file of its own")
             if real in read:
                 raise InputError(f"{option} would overwrite {short(path)}, which this run reads: choose another")
+            own = os.path.realpath(args.run)
+            if Path(real).is_relative_to(own) and real != str(Path(own, "predictions", task.predictions_file(split))):
+                raise InputError(f"{option} {short(path)} is in the run's own folder: choose another")
             check_writable(path)
             if path.is_file() and not starts_like_predictions(path, task):
                 raise InputError(
@@ -667,7 +676,8 @@ def train(args: argparse.Namespace, say=tell) -> Path:
         hidden = BertConfig.from_pretrained(job.source.path).hidden_size
         lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
         recommended = " (recommended for this model and option)" if args.lr is None else ""
-        say(f"lr         {lr:g}{recommended}, batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}")
+        asked = f"batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}"
+        say(f"lr         {lr:g}{recommended}, {asked}")
         config = run_config(job, lr)
         if args.resume:
             refuse_changes(Run.open(folder), config)

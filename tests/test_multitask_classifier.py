@@ -544,8 +544,12 @@ def test_outputs_that_would_overwrite_something_else_are_refused(command, root):
     (root / "empty").touch()
     for path in ("data/sample/ids-sst-train.csv", "link.csv"):
         refused(command("--sst_dev_out", path), f"would overwrite {path}, which this run reads: choose another")
-    refused(command("--sst_dev_out", "notes.txt"), "overwrite notes.txt, which is not a prediction file: choose another")
+    refused(
+        command("--sst_dev_out", "notes.txt"), "overwrite notes.txt, which is not a prediction file: choose another"
+    )
     refused(command("--tasks", "sst", "--sst_dev_out", "data/sample/sts-dev.csv"), "which is not a prediction file")
+    for path in ("runs/x/config.json", "runs/x/predictions/sts-dev-output.csv"):
+        refused(command("--run", "runs/x", "--sst_dev_out", path), f"{path} is in the run's own folder")
     assert multitask_classifier.starts_like_predictions(root / "empty", SST)
     assert data.read_bytes() == before and not (root / "runs").exists()
 

@@ -12,7 +12,9 @@ from errors import InputError
 from run import Run, fcntl
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HOLD = "import sys, time; from run import Run\nwith Run(sys.argv[1]).locked(): print('held', flush=True); time.sleep(600)"
+HOLD = (
+    "import sys, time; from run import Run\nwith Run(sys.argv[1]).locked(): print('held', flush=True); time.sleep(600)"
+)
 
 
 def leave(folder, name="last/.checkpoint.safetensors.0123456789ab.tmp"):
