@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import files
+import training
 from batches import TaskData
 from datasets import Example, Table
 from errors import InputError
@@ -316,14 +317,20 @@ def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
         assert_same(outcome(maker.train(folder=f"{where}{moment}")[0]), wanted)
 
 
-def test_checkpoints_within_an_epoch(bench):
-    """Every step with --save_every 0; by default none as early as this."""
-    for save_every, wanted in ((0.0, 3 + 18), (10.0, 3)):
-        trainer = bench(save_every=save_every).trainer(folder=f"every{save_every}")
-        saved, real = [], trainer.run.save_checkpoint
-        trainer.run.save_checkpoint = lambda *a, real=real, saved=saved: (saved.append(1), real(*a))
-        trainer.train(lambda line: None)
-        assert len(saved) == wanted
+@pytest.mark.parametrize("save_every, wanted", [(0.0, 18), (4.0, 2), (10.0, 0)])
+def test_checkpoints_within_an_epoch(bench, monkeypatch, save_every, wanted):
+    """Nine steps an epoch of a minute each: with a checkpoint every four, one comes after the fifth step."""
+    clock, saved = [0.0], []
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+
+    def minute(trainer, number, batch):
+        clock[0] += 60
+
+    trainer = bench(save_every=save_every).trainer(loss=minute)
+    real = trainer.run.save_checkpoint
+    trainer.run.save_checkpoint = lambda *arguments: (saved.append(1), real(*arguments))
+    trainer.train(lambda line: None)
+    assert len(saved) == 3 + wanted  # always before the first epoch and after each
 
 
 def test_a_checkpoint_holds_no_frozen_weight(bench):
