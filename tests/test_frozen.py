@@ -98,9 +98,9 @@ def test_other_weights_and_other_text_make_another_file(tmp_path, encoder, encod
 
 
 def test_one_sentence_is_not_two(tmp_path, encoder, sentences):
-    """`a b` + `c` and `a` + `b c` hold the same tokens in the same order."""
+    """`a b` and `c d` hold the same tokens in the same order as `a b c` and `d`."""
     ids = sentences[0]
-    for texts in ([ids[:2], ids[2:]], [ids[:3], ids[3:]]):
+    for texts in ([ids[:2], ids[2:4]], [ids[:3], ids[3:4]]):
         Store.build(encoder, "weights", texts, tmp_path)
     assert len(files(tmp_path)) == 2
 
