@@ -28,7 +28,8 @@ SEED = 11711  # the course's
 SENTIMENT_SHARES = (0.15, 0.24, 0.20, 0.25, 0.16)  # of the classes 0 to 4, near SST's
 SENTIMENT_NOISE = 0.24  # standard deviation of a reader's opinion: about one label in ten moves to its neighbor
 PARAPHRASE_SHARE = 0.42  # near Quora's .37
-NEGATIVES = {"other": 0.50, "slot": 0.20, "else": 0.20, "swap": 0.10}  # what keeps two questions from being the same
+NEGATIVES = {"other": 0.40, "slot": 0.42, "else": 0.12, "swap": 0.06}  # what keeps two questions from being the same
+DISTRACTION = 0.8  # share of pairs in which who asks points to the wrong answer
 SIMILARITY_NOISE = 0.3  # standard deviation in points of the 0 to 5 scale
 COSTS = {  # points that a difference takes from 5
     "form": 0.1, "look": 0.3, "place": 0.5, "count": 0.5, "figure": 1.4, "object": 2.2, "verb": 2.8,
@@ -255,6 +256,10 @@ def questions(rng, duplicate: bool) -> list[str]:
             if rng.random() < 0.3:
                 second = first
     pair = [capital(first.format(**slots)), capital(second.format(**changed))]
+    who, other = rng.sample(options(words.ASKERS), 2)
+    if rng.random() < (1 - DISTRACTION if duplicate else DISTRACTION):
+        other = who
+    pair = [f"{who} {pair[0]}", f"{other} {pair[1]}"]
     rng.shuffle(pair)
     return pair
 

@@ -102,7 +102,7 @@ HABITS = """biting my nails|snoring|buying shoes|drinking soda|staying up late|c
 swearing"""
 TASKS = """open a bottle|boil an egg|iron a shirt|bake bread|hang a picture|sharpen a knife|dry my hair
 clean a fish tank"""
-TOOLS = "a corkscrew|electricity|a hammer|an oven|running water|a drill|hot water|a sponge"
+TOOLS = "electricity|hot water|running water|a table|help|good light|the right tools|special skills"
 FOODS = "warm milk|garlic|ginger tea|raw fish|oatmeal|spicy food|dark chocolate|honey|lemon juice"
 AILMENTS = "a cold|a headache|a sore throat|high blood pressure|a hangover|heartburn|trouble sleeping|dry skin"
 RIVALS = """tea|coffee|baking soda|baking powder|an alligator|a crocodile|fog|mist|a hare|a rabbit|jam|jelly
@@ -111,6 +111,12 @@ PEAKS = "Kilimanjaro|Mont Blanc|Mount Fuji|Denali|Mount Elbrus|Aconcagua|Mount O
 SUMS = "five hundred|one thousand|two thousand|five thousand|ten thousand|fifty thousand"
 SPOTS = """a quiet cafe|a cheap hotel|a good dentist|a swimming pool|a flower market|a bookshop|a gym
 a language school"""
+
+# Who asks, which does not change what is asked.
+ASKERS = """I am a nurse.|I am a sailor.|I am a lawyer.|My cat is deaf.|My dog is old.|I have four goats.
+I live on a boat.|I live in Peru.|I live in Norway.|I play the drums.|I sing in a choir.|We own a bakery.
+We own a hotel.|I broke my leg.|I collect stamps.|I hate coffee.|I fear spiders.|We marry in May.
+We race pigeons.|I grow potatoes."""
 
 INTENTS = [
     {
@@ -222,8 +228,8 @@ How do I tell my wife that I am {habit} again?""",
     },
     {
         "say": """How do I {task} without {tool}?|Is there a way to {task} if I do not have {tool}?
-What is a trick to {task} when {tool} is missing?""",
-        "else": "How do I {task} with {tool}?|Is there a way to {task} if all I have is {tool}?",
+What is a trick to {task} for people without {tool}?""",
+        "else": "How do I {task} with {tool}?|Who taught you to {task} without {tool}?",
         "slots": {"task": TASKS, "tool": TOOLS},
     },
     {
