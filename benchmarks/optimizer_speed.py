@@ -10,19 +10,11 @@ parameters and state of its own. Prints a table and appends the numbers to resul
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
-import statistics
-import sys
-import time
-from pathlib import Path
 
+import measure
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+measure.find_ours()
 
 from optimizer import AdamW  # noqa: E402  (found only once the root is on the path)
 
@@ -30,19 +22,18 @@ VOCABULARY, POSITIONS, TYPES, HIDDEN, INTERMEDIATE, LAYERS = 30522, 512, 2, 768,
 OURS = "ours"
 
 
-def bert_base_shapes():
-    """The shapes of bert-base's parameters in the model's order."""
+def bert_base_shapes(layers):
+    """The shapes of bert-base's parameters in the model's order, with that many layers."""
     square, bias, norm = (HIDDEN, HIDDEN), (HIDDEN,), [(HIDDEN,), (HIDDEN,)]
     attention = [square, bias] * 4 + norm
     feed_forward = [(INTERMEDIATE, HIDDEN), (INTERMEDIATE,), (HIDDEN, INTERMEDIATE), bias] + norm
     embeddings = [(VOCABULARY, HIDDEN), (POSITIONS, HIDDEN), (TYPES, HIDDEN)] + norm
-    return embeddings + (attention + feed_forward) * LAYERS + [square, bias]
+    return embeddings + (attention + feed_forward) * layers + [square, bias]
 
 
-def make_contestants(device):
+def make_contestants(shapes, device):
     """{name: optimizer}, each over parameters of its own that share one set of gradients."""
     torch.manual_seed(0)
-    shapes = bert_base_shapes()
     gradients = [torch.randn(shape, device=device) * 0.01 for shape in shapes]
     options = {"lr": 1e-5, "eps": 1e-6, "weight_decay": 0.01}
     makers = {
@@ -61,86 +52,37 @@ def make_contestants(device):
     return contestants
 
 
-def timed(step, device):
-    """Seconds that one call of `step` takes until its last kernel is done."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    wait()
-    start = time.perf_counter()
-    step()
-    wait()
-    return time.perf_counter() - start
-
-
-def measure(contestants, rounds, device):
-    """{name: [seconds of each round]}; two rounds before the counted ones make the state and warm the caches."""
-    seconds = {name: [] for name in contestants}
-    names = list(contestants)
-    for turn in range(-2, rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            taken = timed(contestants[name].step, device)
-            if turn >= 0:
-                seconds[name].append(taken)
-    return seconds
-
-
-def summarize(seconds):
-    """{name: median and quartiles in ms, median over the rounds of its time divided by ours}."""
-    rows = {}
-    for name, times in seconds.items():
-        low, median, high = (1000 * quartile for quartile in statistics.quantiles(times, n=4))
-        ratio = statistics.median(time / ours for time, ours in zip(times, seconds[OURS], strict=True))
-        rows[name] = {"median_ms": median, "quartiles_ms": [low, high], "min_ms": 1000 * min(times), "over_ours": ratio}
-    return rows
-
-
-def machine(device):
-    """What the numbers depend on besides the code."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
-    described = {"cpu": name, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-    if hasattr(os, "getloadavg"):
-        described["load_before"] = round(os.getloadavg()[0], 2)
-    if device == "cuda":
-        described["gpu"] = torch.cuda.get_device_name()
-    return described
+def measured(contestants, rounds, device):
+    """{name: median, quartiles and minimum in ms, and how many times as long as ours}."""
+    steps = {name: (lambda turn, step=contestant.step: step()) for name, contestant in contestants.items()}
+    seconds = measure.take_turns(steps, rounds, device)
+    return {
+        name: {"ms": measure.spread(times, 1000), **measure.ratio(times, seconds[OURS])}
+        for name, times in seconds.items()
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's, one a core)")
-    parser.add_argument("--rounds", type=int, default=24, help="steps a contestant (default: 24, medians settle by 20)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the parameters are")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=measure.at_least(1), default=LAYERS, help=f"default {LAYERS}, bert-base's")
+    measure.add_options(parser, rounds=24)
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    described = machine(arguments.device)
-    rows = summarize(measure(make_contestants(arguments.device), arguments.rounds, arguments.device))
+    device = measure.prepare(arguments)
+    described = measure.machine(device)
+    shapes = bert_base_shapes(arguments.layers)
+    contestants = measured(make_contestants(shapes, device), arguments.rounds, device)
 
-    print(f"one step, {sum(torch.Size(shape).numel() for shape in bert_base_shapes()):,} parameters, {described}")
-    print(f"{'':18}{'median ms':>10}{'quartiles':>16}{'min':>8}{'over ours':>11}")
-    for name, row in rows.items():
-        low, high = row["quartiles_ms"]
-        quartiles = f"{low:.0f} to {high:.0f}"
-        print(f"{name:18}{row['median_ms']:10.1f}{quartiles:>16}{row['min_ms']:8.1f}{row['over_ours']:11.2f}")
-    print(f"ours over torch fused: {1 / rows['torch fused']['over_ours']:.2f}")
-
-    result = {
-        "command": " ".join(["python", "benchmarks/optimizer_speed.py", *sys.argv[1:]]),
-        "date": datetime.date.today().isoformat(),
-        "rounds": arguments.rounds,
-        "machine": described,
-        "contestants": {
-            name: {key: [round(x, 2) for x in v] if isinstance(v, list) else round(v, 3) for key, v in row.items()}
-            for name, row in rows.items()
-        },
-    }
-    path = ROOT / "results" / "optimizer_speed.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(json.dumps(result) + "\n")
+    parameters = sum(torch.Size(shape).numel() for shape in shapes)
+    print(f"one step, {parameters:,} parameters, {described}")
+    lines = []
+    for name, row in contestants.items():
+        milliseconds = row["ms"]
+        line = [name, milliseconds["median"], milliseconds["quartiles"], milliseconds["min"]]
+        lines.append([*line, row["over_ours"], row["over_ours_quartiles"]])
+    measure.show(["", "median ms", "quartiles", "min", "over ours", "quartiles"], lines)
+    print(f"ours over torch fused: {1 / contestants['torch fused']['over_ours']:.2f}")
+    row = {"parameters": parameters, "rounds": arguments.rounds, "contestants": contestants}
+    measure.append_row(arguments.out, described, row)
 
 
 if __name__ == "__main__":
