@@ -6,16 +6,22 @@ order, so that one encoder call serves both (the siamese encoding of Reimers and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from datasets import Table
-from packed import Layout
+from losses import LOSSES, MEANS
+from packed import Group, Layout
 from tasks import Task
 from tokenizer import BertTokenizer
+
+Item, Made = TypeVar("Item"), TypeVar("Made")
 
 # More tokens than this in an evaluation batch only cost memory (measured: speed is flat from 2,000 on).
 EVALUATION_TOKENS = 8192
@@ -36,10 +42,30 @@ class Batch:
     labels: torch.Tensor | None
     states: tuple[torch.Tensor, ...] | None = None
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     @property
     def tokens(self) -> int:
         """Real tokens, [CLS] and [SEP] counted."""
         return self.layout.rows.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self.input_ids.device
+
+    @property
+    def loss_is_mean(self) -> bool:
+        """Whether the loss is a mean over the rows, so that it may be taken part by part."""
+        return self.task.loss in MEANS
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The task's loss, a scalar, for outputs (n, ...) and labels (n,): this batch's, or the batch it is part of."""
+        return LOSSES[self.task.loss](outputs, labels)
+
+    def pinned(self) -> Batch:
+        """The same batch in memory that a GPU copies from without waiting. Needs CUDA."""
+        return _pin(self)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
@@ -49,6 +75,36 @@ class Batch:
         states = None if self.states is None else tuple(s.to(device, non_blocking=True) for s in self.states)
         input_ids = self.input_ids.to(device, non_blocking=True)
         return Batch(self.task, self.ids, input_ids, self.layout.to(device), labels, states)
+
+
+def _pin(value):
+    """Every tensor in a tuple or dataclass, at any depth, in pinned memory."""
+    if isinstance(value, torch.Tensor):
+        return value.pin_memory()
+    if isinstance(value, tuple):
+        return tuple(_pin(part) for part in value)
+    if isinstance(value, Batch | Layout | Group):
+        return replace(value, **{field.name: _pin(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def prepared(make: Callable[[Item], Made], items: Iterable[Item], ahead: int = 2) -> Iterator[Made]:
+    """make(item) for every item, in order, the next `ahead` of them computed in another thread meanwhile.
+
+    An exception in `make` is raised where its result is asked for. Leaving the loop early leaves no thread behind.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        waiting: deque = deque()
+        try:
+            for item in items:
+                waiting.append(thread.submit(make, item))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 class TaskData:
@@ -91,12 +147,23 @@ class TaskData:
         states = None if self.encodings is None else self.encodings.states(sentences, layout)
         return Batch(self.task, [self.ids[row] for row in rows], torch.from_numpy(padded), layout, labels, states)
 
+    def parts(self, rows: np.ndarray, most: int | None, device: torch.device) -> list[Batch]:
+        """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`."""
+        if not len(rows):
+            return []
+        found = [self.batch(part) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
+        return [part.pinned() for part in found] if device.type == "cuda" else found
+
     def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """The batches of `chunks`."""
+        return (self.batch(rows) for rows in self.chunks(batch_size))
+
+    def chunks(self, batch_size: int) -> Iterator[np.ndarray]:
         """Every row once, for evaluation: longest first, so that a batch holds rows of similar length."""
         order = np.argsort(-self.lengths, kind="stable")
         start = 0
         while start < len(order):
             longest = int(self.lengths[order[start]])
             stop = start + max(1, min(batch_size, EVALUATION_TOKENS // longest))
-            yield self.batch(order[start:stop])
+            yield order[start:stop]
             start = stop

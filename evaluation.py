@@ -17,10 +17,12 @@ import torch
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
 
-from batches import TaskData
+from batches import Batch, TaskData, prepared
 from datasets import NUMBER
+from distributed import ALONE, Processes
 from errors import InputError, quoted
 from files import atomic_write, cannot
+from gradients import out_of_memory
 from losses import LOSSES
 from model import MultitaskBERT
 from tasks import PARA, SST, STS, Task
@@ -86,22 +88,39 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def predict(model: MultitaskBERT, data: TaskData, batch_size: int = EVALUATION_BATCH) -> Predictions:
-    """Predict a whole file. The model is put into evaluation mode, and back afterwards. Answers are joined by id."""
+def predict(
+    model: MultitaskBERT, data: TaskData, batch_size: int = EVALUATION_BATCH, processes: Processes = ALONE
+) -> Predictions:
+    """Predict a whole file. The model is put into evaluation mode, and back afterwards.
+
+    Several processes take a part each, and all of them get the whole.
+    """
     was_training = model.training
     model.eval()
-    answers: dict[str, np.ndarray] = {}
-    for batch in data.in_order(batch_size):
-        outputs = model.outputs(batch.to(model.device)).float().cpu().numpy()
-        answers.update(zip(batch.ids, outputs, strict=True))
+    shape = (len(data), data.task.output_size) if data.task.output_size else (len(data),)
+    answers = torch.zeros(shape, device=model.device)
+    own = list(data.chunks(batch_size))[processes.rank :: processes.size]
+    for rows, parts in zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True):
+        answers[torch.from_numpy(rows)] = _outputs(model, data, rows, parts)
     model.train(was_training)
-    outputs = np.stack([answers[i] for i in data.ids])
+    outputs = processes.add(answers).cpu().numpy()
     values, loss, scores = decide(data.task, outputs), None, {}
     if data.labels is not None:
         labels = data.labels.numpy()
         loss = float(LOSSES[data.task.loss](torch.from_numpy(outputs), data.labels))
         scores = {name: METRICS[name](labels, values) for name in data.task.metrics}
     return Predictions(data.task, list(data.ids), outputs, values, loss, scores)
+
+
+def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list[Batch]) -> torch.Tensor:
+    """The outputs of these rows, by halves where memory runs out."""
+    try:
+        return torch.cat([model.outputs(part.to(model.device)) for part in parts])
+    except RuntimeError as error:
+        if not out_of_memory(error) or len(rows) == 1:
+            raise
+    halves = np.array_split(rows, 2)
+    return torch.cat([_outputs(model, data, half, data.parts(half, None, model.device)) for half in halves])
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:

@@ -174,8 +174,10 @@ def read_json(path: str | os.PathLike) -> Any:
     except json.JSONDecodeError as error:
         where = f"{os.fspath(path)}, line {error.lineno}, column {error.colno}"
         raise InputError(f"{where}: not JSON ({error.msg}): correct it, or write the file again") from error
-    except RecursionError as error:
-        raise InputError(f"{os.fspath(path)}: nested too deeply to be ours: write the file again") from error
+    except (RecursionError, ValueError) as error:  # ValueError: an integer of more digits than Python converts
+        raise InputError(
+            f"{os.fspath(path)}: nested too deeply, or a number too long, to be ours: write the file again"
+        ) from error
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:

@@ -34,6 +34,9 @@ def negative_pearson(scores: torch.Tensor, labels: torch.Tensor, eps: float = 1e
     return loss.masked_fill(constant, 0.0)
 
 
+# Those that are a mean over examples, so that the mean over a batch is a weighted sum of the means over its parts.
+MEANS = {"cross_entropy", "binary_cross_entropy"}
+
 # Adding a loss is one function above and one line here. Each takes (outputs, labels).
 LOSSES = {
     "cross_entropy": cross_entropy,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from errors import InputError, quoted
 from files import read_json
-from multitask_classifier import SCORES, build_parser
+from options import SCORES, build_parser
 from run import Run
 from tasks import TASKS, leaderboard_score
 
@@ -126,23 +126,33 @@ def read_lines(path: Path) -> list[dict]:
     """The rows of a JSON-lines file."""
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
 
 
-def table(rows: list[dict]) -> str:
-    """Rows of the course's three tasks as a Markdown table: dev scores (untrained ones in brackets), cost, command."""
+def table(rows: list[dict], path: Path) -> str:
+    """Rows of the course's three tasks as a Markdown table: dev scores (untrained ones in brackets), cost, command.
+
+    Raises InputError if a row, which came from `path`, is not a finished run's.
+    """
     lines = [
         "| sentiment acc. | paraphrase acc. | STS corr. | score | training | tokens/s | command |",
         "|---|---|---|---|---|---|---|",
     ]
+    number, maybe = (int, float), (int, float, type(None))
     for found in rows:
         cells = []
         for name in ("sst", "para", "sts"):
-            scores = found["dev"][name]
-            cells.append(f"{_show(scores.get(TASKS[name].metric))} ({_show(scores['untrained'])})")
-        cost = f"{found['train_seconds'] / 60:.0f} min", f"{found['tokens_per_second']:,}"
-        lines.append("| " + " | ".join([*cells, f"{found['leaderboard']:.3f}", *cost, f"`{found['command']}`"]) + " |")
+            trained, untrained = (
+                need(found, ("dev", name, key), maybe, path) for key in (TASKS[name].metric, "untrained")
+            )
+            cells.append(f"{_show(trained)} ({_show(untrained)})")
+        cells.append(f"{need(found, ('leaderboard',), number, path):.3f}")
+        cells.append(f"{need(found, ('train_seconds',), number, path) / 60:.0f} min")
+        rate = need(found, ("tokens_per_second",), maybe, path)  # None: no epoch was trained
+        cells.append("" if rate is None else f"{rate:,}")
+        cells.append(f"`{need(found, ('command',), str, path)}`")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -157,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         if args.table:
-            print(table(read_lines(args.table)))
+            print(table(read_lines(args.table), args.table))
         for folder in args.runs:
             print(json.dumps(row(folder)))
     except InputError as error:

@@ -15,16 +15,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from batches import Batch, TaskData
+from batches import Batch, TaskData, prepared
+from distributed import ALONE, Processes
 from errors import InputError
+from gradients import Gradients, out_of_memory, random_state, set_random_state
 from optimizer import AdamW, clip_grad_norm
+from precision import FULL, Precision
 from run import Run
-from sampling import Schedule
+from sampling import Schedule, Step
 from schedules import SCHEDULES as LEARNING_RATES
 from schedules import set_learning_rate
+
+# Steps between two looks at the loss on a GPU, which each time waits until the GPU has caught up.
+READ_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class TrainingOptions:
     """How to train.
 
     lr: peak learning rate. decay: constant or linear. warmup: share of all steps. clip: largest gradient norm, 0 none.
-    save_every: minutes between checkpoints within an epoch.
+    save_every: minutes between checkpoints within an epoch. micro_batch: most rows that go through the model at once,
+    0 for the whole batch; the gradient is the same.
     """
 
     epochs: int = 10
@@ -43,6 +51,7 @@ class TrainingOptions:
     clip: float = 0.0
     seed: int = 11711
     save_every: float = 10.0
+    micro_batch: int = 0
 
 
 class Stopped(Exception):
@@ -51,7 +60,10 @@ class Stopped(Exception):
 
 @dataclass
 class Progress:
-    """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation."""
+    """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation.
+
+    micro_batch: rows that go through the model at once, 0 for all; smaller than asked for where memory ran out.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -60,13 +72,14 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     history: list[dict] = field(default_factory=list)
+    micro_batch: int = 0
 
 
 class Trainer:
     """Trains a model and leaves its best state in run.best.
 
     data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words).
-    save_best() writes run.best.
+    save_best() writes run.best. With several processes, each calls everything, and rank 0 alone writes files.
     """
 
     def __init__(
@@ -74,20 +87,25 @@ class Trainer:
         model: torch.nn.Module,
         data: dict[str, TaskData],
         schedule: Schedule,
-        loss: Callable[[Batch], torch.Tensor],
         evaluate: Callable[[], tuple[float, dict, str]],
         save_best: Callable[[], None],
         run: Run,
         options: TrainingOptions,
+        precision: Precision = FULL,
+        processes: Processes = ALONE,
     ):
-        self.model, self.data, self.schedule, self.loss = model, data, schedule, loss
+        self.model, self.data, self.schedule = model, data, schedule
         self.evaluate, self.save_best, self.run, self.options = evaluate, save_best, run, options
+        self.processes = processes
         self.learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer = AdamW(list(self.learning.values()), lr=options.lr, weight_decay=options.weight_decay)
+        self.scaler = precision.scaler(model.device)
+        self.gradients = Gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
-        self.progress = Progress()
+        self.progress = Progress(micro_batch=options.micro_batch)
         self.interrupted = False
         self.saved_at = time.monotonic()
+        self.unread: list[tuple[torch.Tensor, str]] = []
 
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
@@ -102,65 +120,127 @@ class Trainer:
                 self._evaluate(say)
                 self._save()
             while progress.epoch < self.options.epochs:
-                self._train_epoch()
+                self._train_epoch(say)
                 progress.epoch, progress.step = progress.epoch + 1, 0
                 self._evaluate(say)
                 self._save()
-                if self.interrupted:
+                if self._asked(self.interrupted)[0]:
                     raise Stopped
         return progress
 
-    def _train_epoch(self) -> None:
+    def _train_epoch(self, say: Callable[[str], None]) -> None:
         progress, options = self.progress, self.options
         steps = self.schedule.epoch(progress.epoch)
+        todo = steps[progress.step :]
         rate = LEARNING_RATES[options.decay]
         self.model.train()
         name = f"epoch {progress.epoch + 1}/{options.epochs}"
-        with tqdm(total=len(steps), initial=progress.step, desc=name, disable=None, unit="batch", leave=False) as bar:
+        quiet = None if self.processes.first else True
+        with tqdm(total=len(steps), initial=progress.step, desc=name, disable=quiet, unit="batch", leave=False) as bar:
             running, tokens, began = None, 0, time.monotonic()
-            for task, rows in steps[progress.step :]:
-                step_began = time.monotonic()
-                batch = self.data[task].batch(rows).to(self.model.device)
+            mark = began
+            for (task, rows), parts in zip(todo, prepared(self._parts, todo), strict=True):
                 done = progress.epoch * len(steps) + progress.step
                 set_learning_rate(self.optimizer, rate(done, self.total_steps, options.warmup))
-                self.optimizer.zero_grad(set_to_none=True)
-                loss = self.loss(batch)
-                loss.backward()
-                if options.clip:
-                    clip_grad_norm(self.learning.values(), options.clip)
-                value = loss.item()
-                if not math.isfinite(value):
-                    place = f"epoch {progress.epoch + 1}, step {progress.step + 1}, task {task}"
-                    raise InputError(
-                        f"the loss is {value} at {place}, rows {json.dumps(batch.ids[:8])}: "
-                        f"try a lower --lr or --clip 1.0; {self._kept()}"
+                loss = self._gradient(task, rows, parts, say)
+                self._step()
+                self.unread.append(
+                    (
+                        loss,
+                        f"epoch {progress.epoch + 1}, step {progress.step + 1}, task {task}, rows "
+                        f"{json.dumps([self.data[task].ids[row] for row in rows[:8]])}",
                     )
-                self.optimizer.step()
-                progress.step += 1
-                progress.tokens += batch.tokens
-                progress.seconds += time.monotonic() - step_began
-                tokens += batch.tokens
-                running = value if running is None else 0.98 * running + 0.02 * value
-                bar.update()
-                bar.set_postfix_str(
-                    f"loss {running:.3f}, {tokens / (time.monotonic() - began):,.0f} tokens/s", refresh=False
                 )
-                if self.interrupted:
+                progress.step += 1
+                if loss.device.type == "cpu" or progress.step % READ_EVERY == 0 or progress.step == len(steps):
+                    for value in self._read_losses():
+                        running = value if running is None else 0.98 * running + 0.02 * value
+                step_tokens = int(self.data[task].lengths[rows].sum())
+                progress.tokens, tokens, now = progress.tokens + step_tokens, tokens + step_tokens, time.monotonic()
+                progress.seconds, mark = progress.seconds + now - mark, now
+                bar.update()
+                if running is not None:
+                    bar.set_postfix_str(f"loss {running:.3f}, {tokens / (now - began):,.0f} tokens/s", refresh=False)
+                stop, save = self._asked(self.interrupted, now - self.saved_at > 60 * options.save_every)
+                if stop or save:
                     self._save()
+                    mark = time.monotonic()
+                if stop:
                     raise Stopped
-                if time.monotonic() - self.saved_at > 60 * options.save_every:
-                    self._save()
+
+    # One step.
+
+    def _parts(self, step: Step) -> list[Batch]:
+        """This process's rows of a step's batch, in micro-batches."""
+        task, rows = step
+        own = self.processes.shares(rows)[self.processes.rank]
+        return self.data[task].parts(own, self.progress.micro_batch, self.model.device)
+
+    def _gradient(self, task: str, rows: np.ndarray, parts: list[Batch], say: Callable[[str], None]) -> torch.Tensor:
+        """Put the gradient of the batch's loss in place, in smaller parts where memory runs out; returns the loss."""
+        counts = [len(share) for share in self.processes.shares(rows)]
+        while True:
+            most = self.progress.micro_batch
+            if most and any(len(part) > most for part in parts):  # prepared before memory ran out
+                parts = self._parts((task, rows))
+            self.optimizer.zero_grad(set_to_none=True)
+            try:
+                loss = self.gradients.backward([part.to(self.model.device) for part in parts], counts)
+                break
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                reason = str(error).splitlines()[0]
+            # Here, after the except block, the exception no longer holds what the step had allocated.
+            self.optimizer.zero_grad(set_to_none=True)
+            self._halve(max(len(part) for part in parts), reason, say)
+        self.processes.add_gradients(self.learning.values())
+        return loss
+
+    def _halve(self, rows: int, reason: str, say: Callable[[str], None]) -> None:
+        if rows == 1:
+            raise InputError(f"out of memory with one row at once ({reason}): choose a smaller --model; {self._kept()}")
+        if self.processes.size > 1:
+            raise InputError(f"out of memory ({reason}): resume with --micro_batch {rows // 2}; {self._kept()}")
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.progress.micro_batch = -(-rows // 2)
+        say(
+            f"memory     not enough for {rows} rows at once: from here on {self.progress.micro_batch}, the same batches"
+        )
+
+    def _step(self) -> None:
+        """Clip and step. With fp16 a gradient that overflowed makes no step, and a smaller scale."""
+        if self.options.clip:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm(self.learning.values(), self.options.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def _read_losses(self) -> list[float]:
+        """The losses not read yet: on a GPU this waits for it. Raises InputError for one that is not finite."""
+        values = torch.stack([loss for loss, _ in self.unread]).tolist() if self.unread else []
+        places, self.unread = [place for _, place in self.unread], []
+        for value, place in zip(values, places, strict=True):
+            if not math.isfinite(value):
+                raise InputError(f"the loss is {value} at {place}: try a lower --lr or --clip 1.0; {self._kept()}")
+        return values
+
+    def _asked(self, *flags: bool) -> list[bool]:
+        """Flags that are up in any process."""
+        return self.processes.any(torch.tensor(flags)).tolist()
 
     def _evaluate(self, say: Callable[[str], None]) -> None:
         """Score the model, keep it if it is the best so far, and write a row."""
-        progress = self.progress
+        progress, first = self.progress, self.processes.first
         self._refuse_broken_weights()
         score, row, words = self.evaluate()
         learned = progress.epoch > 0 or self.options.epochs == 0
         best = learned and score > progress.best  # the untrained model is a reference, not a candidate
         if best:
             progress.best, progress.best_epoch = score, progress.epoch
-            self.save_best()
+            if first:
+                self.save_best()
         seconds = round(progress.seconds, 3)
         progress.history.append(
             {
@@ -172,23 +252,30 @@ class Trainer:
                 **row,
             }
         )
-        self.run.write_metrics(progress.history)
+        if first:
+            self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"
         say(f"{title:>10}  {words}{'  (best so far)' if best else ''}")
 
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.
 
     def _save(self) -> None:
+        self._read_losses()
         self._refuse_broken_weights()
         tensors = {f"model.{name}": p for name, p in self.learning.items()}
         for name, p in self.learning.items():
             state = self.optimizer.state.get(p, {})
             tensors.update({f"optimizer.{name}.{key}": torch.as_tensor(value) for key, value in state.items()})
-        tensors["random.cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            tensors["random.cuda"] = torch.cuda.get_rng_state()
-        self.run.save_checkpoint(tensors, vars(self.progress))
+        for kind, own in self._random_states().items():
+            states = self.processes.gather(own[None], [1] * self.processes.size)
+            tensors.update({f"random.{kind}.{rank}": state for rank, state in enumerate(states)})
+        if self.processes.first:
+            self.run.save_checkpoint(tensors, {**vars(self.progress), "loss_scale": self.scaler.state_dict()})
         self.saved_at = time.monotonic()
+
+    def _random_states(self) -> dict[str, torch.Tensor]:
+        devices = {"cpu": torch.device("cpu"), self.model.device.type: self.model.device}
+        return {kind: random_state(device) for kind, device in devices.items() if kind in ("cpu", "cuda")}
 
     def _resume(self, say: Callable[[str], None]) -> None:
         found = self.run.load_checkpoint()
@@ -200,6 +287,7 @@ class Trainer:
                 raise InputError(
                     f"{self.run.checkpoint}: {name} is missing or has another shape: it belongs to another run"
                 )
+        self.scaler.load_state_dict(state.pop("loss_scale"))
         self.progress = Progress(**state)
         with torch.no_grad():
             for name, p in self.learning.items():
@@ -209,10 +297,12 @@ class Trainer:
                 if saved:
                     step = int(saved.pop("step"))
                     self.optimizer.state[p] = {"step": step, **{k: v.to(p.device) for k, v in saved.items()}}
-        torch.set_rng_state(tensors["random.cpu"])
-        if "random.cuda" in tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(tensors["random.cuda"])
-        self.run.write_metrics(self.progress.history)
+        for kind, now in self._random_states().items():
+            saved = tensors.get(f"random.{kind}.{self.processes.rank}")
+            if saved is not None and saved.shape == now.shape:  # a run may go on on another device
+                set_random_state(torch.device(kind) if kind == "cpu" else self.model.device, saved)
+        if self.processes.first:
+            self.run.write_metrics(self.progress.history)
         if self.progress.epoch < self.options.epochs:
             say(f"continuing at epoch {self.progress.epoch + 1}, step {self.progress.step + 1}")
         else:

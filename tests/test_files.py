@@ -177,6 +177,7 @@ def test_json_has_no_nan(tmp_path):
         (b'{"a": 1,\n "b" 2}', r"a.json, line 2, column 6: not JSON"),
         (b'{"a": "\xff"}', r"a.json: byte 7 is not UTF-8"),
         (b"[" * 200_000, r"a.json: nested too deeply"),
+        (b"1" * 5_000, r"a number too long"),
         (None, r"cannot read .*a.json: No such file"),
     ],
 )

@@ -22,13 +22,15 @@ import torch
 import course_data
 import files
 import multitask_classifier
+import options
 import weights
 from bert import BertConfig, BertModel
 from datasets import read_examples
 from evaluation import METRICS, predict, read_predictions
 from files import read_json, sha256
 from model import MultitaskBERT
-from multitask_classifier import build_parser, get_args, main, parse_attention
+from multitask_classifier import main
+from options import build_parser, get_args, parse_attention
 from run import Run
 from tasks import SST, TASKS, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
@@ -78,6 +80,7 @@ def root(tmp_path, monkeypatch, tiny_folder):
     write_rows(root / "data" / "sample")
     shutil.copytree(tiny_folder, root / "tiny")
     monkeypatch.setattr(multitask_classifier, "ROOT", root)
+    monkeypatch.setattr(options, "ROOT", root)
     monkeypatch.setattr(multitask_classifier, "CACHE", root / "cache" / "encodings")
     monkeypatch.setattr(course_data, "DATA", root / "data")
     monkeypatch.chdir(root)
@@ -472,7 +475,9 @@ def test_help_fits_one_screen_in_groups(capsys):
 
 
 OUT_OF_RANGE = [
-    ("--epochs", "-1", "a number from 0 up"),
+    ("--epochs", "-1", "0 to 1000000"),
+    ("--epochs", str(10**18), "0 to 1000000"),
+    ("--device", "cpu:7", "leave it out for the best there is"),
     ("--batch_size", "0", "a number from 1 up"),
     ("--seed", "-1", "0 to 9223372036854775807"),
     ("--seed", str(2**63), "0 to 9223372036854775807"),
@@ -550,7 +555,7 @@ def test_outputs_that_would_overwrite_something_else_are_refused(command, root):
     refused(command("--tasks", "sst", "--sst_dev_out", "data/sample/sts-dev.csv"), "which is not a prediction file")
     for path in ("runs/x/config.json", "runs/x/predictions/sts-dev-output.csv"):
         refused(command("--run", "runs/x", "--sst_dev_out", path), f"{path} is in the run's own folder")
-    assert multitask_classifier.starts_like_predictions(root / "empty", SST)
+    assert options.starts_like_predictions(root / "empty", SST)
     assert data.read_bytes() == before and not (root / "runs").exists()
 
 

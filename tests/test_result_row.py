@@ -12,7 +12,7 @@ import pytest
 import result_row
 from errors import InputError
 from files import write_json
-from multitask_classifier import build_parser, get_args
+from options import build_parser, get_args
 from run import Run
 
 SCORES = {
@@ -148,7 +148,27 @@ def test_rows_as_a_table(run, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", None),
+        ("5\n", "no dev.sst.accuracy in it"),
+        ("{}\n", "no dev.sst.accuracy in it"),
+        ("[" * 200_000, "can't be read as JSON lines"),
+        ("1" * 5_000, "can't be read as JSON lines"),
+        ({"leaderboard": "high"}, "leaderboard is 'high'"),
+        ({"dev": {**SCORES, "para": 1}}, "no dev.para.accuracy in it"),
+    ],
+)
+def test_damaged_rows_make_no_table_but_one_line(run, content, message, tmp_path, capsys):
+    write_json(run.folder / "scores.json", SCORES)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(content if isinstance(content, str) else json.dumps({**result_row.row(run.folder), **content}))
+    assert result_row.main(["--table", str(rows)]) == bool(message)
+    assert capsys.readouterr().err.startswith(f"error: {rows}: {message}" if message else "")
+
+
 def test_the_readme_s_table_is_what_the_rows_say():
     root = Path(result_row.__file__).parent
     rows = result_row.read_lines(root / "results" / "course_data.jsonl")
-    assert result_row.table(rows) in (root / "README.md").read_text(encoding="utf-8")
+    assert result_row.table(rows, root) in (root / "README.md").read_text(encoding="utf-8")

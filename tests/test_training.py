@@ -54,7 +54,10 @@ class Bench:
         self.choices = {"option": "finetune", "epochs": 2, "lr": 2e-3, "schedule": "proportional", **choices}
 
     def trainer(self, folder="run", loss=None, evaluate=None):
-        """loss(trainer, number of the step, batch) and evaluate(trainer, number) are called before the real ones."""
+        """loss(trainer, number of the step, batch) and evaluate(trainer, number) are called before the real ones.
+
+        What evaluate returns stands for the real one's answer.
+        """
         choices = dict(self.choices)
         option, schedule, batch_size = choices.pop("option"), choices.pop("schedule"), choices.pop("batch_size", 4)
         dropout = choices.pop("dropout", True)
@@ -75,13 +78,11 @@ class Bench:
         steps = make_schedule(schedule, sizes, batch_size, options.epochs, options.seed)
         counts = {"loss": 0, "evaluate": 0}
 
-        def real_loss(batch):
+        def real_outputs(batch):
             counts["loss"] += 1
             if loss:
-                changed = loss(trainer, counts["loss"], batch)
-                if changed is not None:
-                    return changed
-            return model.loss(batch)
+                loss(trainer, counts["loss"], batch)
+            return model.outputs(batch)
 
         def real_evaluate():
             counts["evaluate"] += 1
@@ -94,7 +95,8 @@ class Bench:
             return leaderboard_score(scores), {"dev": scores, "loss": {n: p.loss for n, p in found.items()}}, "words"
 
         save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
-        trainer = Trainer(model, data, steps, real_loss, real_evaluate, save_best, run, options)
+        trainer = Trainer(model, data, steps, real_evaluate, save_best, run, options)
+        trainer.gradients.outputs = real_outputs
         return trainer
 
     def train(self, **hooks):
@@ -289,7 +291,7 @@ def test_stopped_many_times_it_ends_as_if_it_had_not(bench, undisturbed):
     assert_same(outcome(maker.train()[0]), wanted)
 
 
-@pytest.mark.parametrize("where", ["loss", "evaluate", "save_checkpoint", "write_metrics", "save_best"])
+@pytest.mark.parametrize("where", ["outputs", "evaluate", "save_checkpoint", "write_metrics", "save_best"])
 def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
     """No chance to write a checkpoint: the last one serves."""
     maker = bench()
@@ -298,10 +300,10 @@ def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
     class Killed(BaseException):
         pass
 
-    moments = {"loss": (2, 14), "save_best": (1,)}.get(where, (1, 2))
+    moments = {"outputs": (2, 14), "save_best": (1,)}.get(where, (1, 2))
     for moment in moments:
         trainer = maker.trainer(folder=f"{where}{moment}")
-        owner = trainer.run if hasattr(trainer.run, where) else trainer
+        owner = next(part for part in (trainer.run, trainer, trainer.gradients) if hasattr(part, where))
         real, calls = getattr(owner, where), []
 
         def killed(*arguments, real=real, calls=calls, moment=moment):
@@ -496,7 +498,8 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_writes_nothing(bench, bad)
     def loss(trainer, number, batch):
         if number == 11:
             before.update(contents(trainer.run.folder), ids=batch.ids, task=batch.task.name)
-            return trainer.model.loss(batch) * 0 + bad
+            real = batch.loss
+            batch.loss = lambda outputs, labels: real(outputs, labels) * 0 + bad
 
     maker = bench()
     with pytest.raises(InputError) as caught:
@@ -516,7 +519,8 @@ def test_a_gradient_that_is_not_finite_reaches_no_file(bench):
         if number == 9:
             before.update(contents(trainer.run.folder))
             weight = trainer.model.heads["sst"].output.weight
-            return trainer.model.loss(batch) + (weight * 0).sum().sqrt()
+            real = batch.loss
+            batch.loss = lambda outputs, labels: real(outputs, labels) + (weight * 0).sum().sqrt()
 
     maker = bench()
     with pytest.raises(InputError, match="is not finite after 1 epochs and 0 steps: try .*; there is no best model"):
