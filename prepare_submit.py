@@ -10,7 +10,7 @@ import argparse
 import ast
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Submission:
     root: Path
     contents: dict[str, bytes] = field(default_factory=dict)  # prediction file's name -> bytes
     runs: dict[str, Path | None] = field(default_factory=dict)  # task -> the run that predicted
+    # task -> the run whose data files it is for: also one whose predictions were changed since in one of the two files
+    data_of: dict[str, Path | None] = field(default_factory=dict)
     scores: dict[str, float | None] = field(default_factory=dict)  # task -> metric on dev
     errors: list[str] = field(default_factory=list)
     objections: list[str] = field(default_factory=list)
@@ -96,15 +98,19 @@ def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -
                 submission.errors.append(f"{shown(root, folder / name)} is missing: {how}")
             except OSError as error:
                 submission.errors.append(str(cannot("read", folder / name, error)))
-        submission.runs[task.name] = chosen.get(task.name) or _matching_run(root, names, submission.contents)
+        run = chosen.get(task.name) or _matching_run(root, names, submission.contents, all)
+        submission.runs[task.name] = run
+        submission.data_of[task.name] = run or _matching_run(root, names, submission.contents, any)
 
 
-def _matching_run(root: Path, names: list[str], contents: dict[str, bytes]) -> Path | None:
-    """The newest run whose predictions are these, byte for byte."""
+def _matching_run(
+    root: Path, names: list[str], contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool]
+) -> Path | None:
+    """The newest run of whose predictions all, or any, are these, byte for byte."""
     configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for config in configs:
         files = [config.parent / "predictions" / name for name in names]
-        if all(f.is_file() and f.read_bytes() == contents.get(f.name) for f in files):
+        if how_many(f.is_file() and f.read_bytes() == contents.get(f.name) for f in files):
             return config.parent
     return None
 
@@ -119,7 +125,7 @@ def data_file(submission: Submission, task: Task, split: str, folder: Path | Non
 
     Raises InputError if it has changed since the run.
     """
-    root, run = submission.root, submission.runs[task.name]
+    root, run = submission.root, submission.data_of[task.name]
     if folder is not None or run is None:
         here = root / "data" if (root / "data" / task.files[split]).is_file() else root / "data" / "sample"
         return (folder or here) / task.files[split]

@@ -267,6 +267,20 @@ def test_a_file_that_is_cut_or_of_another_kind(root, capsys, change, wanted):
     only(refused(root, capsys), wanted)
 
 
+def test_a_file_changed_since_its_run_is_held_to_the_data_of_that_run(root, capsys):
+    # Fetched meanwhile, the course's files stand in data/, and none of their ids is the sample's.
+    (root / "data").rename(root / "sample")
+    (root / "data").mkdir()
+    (root / "sample").rename(root / "data" / "sample")
+    write_run(root, "first", ANSWERS, data="data/sample")
+    for path in (root / "data" / "sample").iterdir():
+        text = path.read_text()
+        (root / "data" / path.name).write_text(text.replace("aa1", "ww1").replace("bb2", "ww2"))
+    changed = root / "predictions" / "sst-dev-output.csv"
+    changed.write_bytes(changed.read_bytes().replace(b"bb2 , 4 ", b"bb2 , 5 "))
+    only(refused(root, capsys, "--force"), "sst-dev-output.csv, line 4: '5', wanted a whole number from 0 to 4")
+
+
 def test_every_fault_is_shown_at_once(root, capsys):
     (root / "predictions" / "sts-test-output.csv").unlink()
     edit(root, SST, "dev", lambda data: data.replace(b"bb2", b"aa1"))
