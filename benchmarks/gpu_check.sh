@@ -40,11 +40,11 @@ piece() {
         return
     fi
     printf '\n==> %s: %s\n' "$name" "$*" >> "$out/log.txt"
-    timeout "$most" "$@" >> "$out/log.txt" 2>&1
+    timeout -k 10 "$most" "$@" >> "$out/log.txt" 2>&1
     code=$?
     case $code in
         0) say "ok        $name, $((SECONDS - began)) s" ;;
-        124) say "too long  $name: stopped after $most s" && failed=1 ;;
+        124 | 137) say "too long  $name: stopped after $most s" && failed=1 ;;
         *) say "failed    $name: exit code $code, see log.txt" && failed=1 ;;
     esac
 }
@@ -75,7 +75,7 @@ fi
 say "device    $device"
 nvidia-smi >> "$out/log.txt" 2>&1 || true
 
-precisions=(float32 fp16)
+precisions=(fp32 fp16)
 [[ $device == *"no bf16"* ]] || precisions+=(bf16)
 against=() against_encoding=() pooled=()
 has transformers || { say "missing   transformers: ours alone" && against=(--alone); }

@@ -28,7 +28,7 @@ MODEL_HELP = f"{EMBEDDED} (default), {RANDOM} (its shapes, randomly initialized)
 
 
 def load_encoder(name: str) -> tuple[BertModel, BertTokenizer, dict]:
-    """The encoder, a tokenizer of its vocabulary, and its name with the SHA-256 of its weights, None for random ones."""
+    """The encoder, a tokenizer of its vocabulary, its name and the SHA-256 of its weights, None for random ones."""
     if name == RANDOM:  # published with the embedded weights' word list, byte for byte
         torch.manual_seed(0)
         return BertModel(BertConfig()), BertTokenizer.from_pretrained(EMBEDDED), {"name": RANDOM, "sha256": None}
@@ -87,7 +87,7 @@ def forward_operations(encoder: BertModel, lengths: np.ndarray, first_only: bool
 class TextEncoder:
     """Texts to vectors with the library's parts: tokenized at once, longest first, the mean of the real tokens."""
 
-    def __init__(self, encoder: BertModel, tokenizer: BertTokenizer, batch_size: int, precision: str = "float32"):
+    def __init__(self, encoder: BertModel, tokenizer: BertTokenizer, batch_size: int, precision: str = "fp32"):
         self.encoder, self.tokenizer, self.batch_size = encoder.eval(), tokenizer, batch_size
         self.device, self.precision = encoder.embeddings.word_embeddings.weight.device, precision
 

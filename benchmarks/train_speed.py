@@ -39,6 +39,7 @@ from errors import InputError  # noqa: E402
 from model import ModelConfig, MultitaskBERT  # noqa: E402
 from optimizer import AdamW  # noqa: E402
 from poolers import POOLERS  # noqa: E402
+from precision import choose_precision  # noqa: E402
 from tasks import parse_tasks  # noqa: E402
 
 OPTIMIZER = {"lr": 1e-5, "eps": 1e-6, "weight_decay": 0.01}
@@ -58,9 +59,7 @@ class Contestant:
 
     def step(self, data: TaskData, rows: np.ndarray) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        with measure.autocast(self.device, self.precision):
-            loss = self.loss_of(data, rows)
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(self.loss_of(data, rows)).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -73,6 +72,7 @@ class Ours(Contestant):
             names, attention=layers, pooler=arguments.pooler, hidden_dropout_prob=DROPOUT, option="finetune"
         )
         model = MultitaskBERT(config, encoder).to(device)
+        model.autocast = choose_precision(arguments.precision, device).dtype
         super().__init__(model, AdamW(model.parameters(), **OPTIMIZER), device, arguments.precision)
 
     def loss_of(self, data: TaskData, rows: np.ndarray) -> torch.Tensor:
@@ -110,7 +110,9 @@ class Theirs(Contestant):
 
     def loss_of(self, data: TaskData, rows: np.ndarray) -> torch.Tensor:
         labels = data.labels[torch.from_numpy(rows)].long().repeat(len(data.sentences))
-        return self.model(**self.inputs(data, rows), labels=labels.to(self.device, non_blocking=True)).loss
+        inputs = {**self.inputs(data, rows), "labels": labels.to(self.device, non_blocking=True)}
+        with measure.autocast(self.device, self.precision):
+            return self.model(**inputs).loss
 
     def encodings(self, data: TaskData, rows: np.ndarray) -> torch.Tensor:
         inputs = self.inputs(data, rows)
