@@ -1,0 +1,305 @@
+"""The benchmarks: each runs with tiny settings and writes the row it promises; what they count is counted by hand.
+
+Follows each program's --help. No time is asserted: what is, is what a time was taken of, and how it is summed up.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bert import BertConfig, BertModel
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+SAMPLE = ROOT / "data" / "sample"
+
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+
+
+@pytest.fixture
+def measure(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import measure
+
+    return measure
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory, tiny_tokenizer):
+    """A folder of small random weights with the invented vocabulary."""
+    folder = tmp_path_factory.mktemp("weights")
+    tiny_tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    numbers = {"vocab_size": 29, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+    BertModel(BertConfig(**numbers, intermediate_size=40, max_position_embeddings=24)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """bench(program, options...) -> (the row it wrote, what it printed)."""
+
+    def run(program, *options):
+        out = tmp_path / "rows.jsonl"
+        command = [sys.executable, str(BENCHMARKS / f"{program}.py"), *map(str, options), "--out", str(out)]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (line,) = out.read_text(encoding="utf-8").splitlines()
+        row = json.loads(line)
+        assert row["command"].startswith(f"python benchmarks/{program}.py")
+        assert str(tmp_path) not in row["command"] and str(ROOT) not in row["command"]
+        assert row["versions"]["torch"] == torch.__version__
+        assert row["machine"]["threads"] >= 1
+        return row, done.stdout
+
+    return run
+
+
+def is_spread(found):
+    low, high = found["quartiles"]
+    return 0 < found["min"] <= low <= found["median"] <= high
+
+
+# What is shared
+
+
+def test_take_turns_calls_everybody_once_a_round_and_moves_who_is_first(measure):
+    calls = []
+    contestants = {name: (lambda turn, name=name: calls.append((turn, name))) for name in "abc"}
+    seconds = measure.take_turns(contestants, 2, torch.device("cpu"))
+    assert calls == [
+        *((-2, name) for name in "bca"),
+        *((-1, name) for name in "cab"),
+        *((0, name) for name in "abc"),
+        *((1, name) for name in "bca"),
+    ]
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_spread_and_ratio_by_hand(measure):
+    assert measure.spread([1, 2, 3, 4, 10], 1000) == {"median": 3000, "quartiles": [2000, 4000], "min": 1000}
+    found = measure.ratio([2, 6, 12], [1, 2, 3])
+    assert found == {"over_ours": 3, "over_ours_quartiles": [2.5, 3.5]}  # rounds: 2, 3, 4; medians: 6 and 2
+
+
+def test_the_command_shown_names_no_place(measure):
+    argv = ["/x/y/train_speed.py", "--data", "/x/data", "--rounds", "2", "--out=/x/o", "--model", "/x/tiny"]
+    assert measure.shown_command(argv) == "python benchmarks/train_speed.py --rounds 2 --model tiny"
+
+
+def test_theirs_does_not_find_our_datasets(measure, monkeypatch, tmp_path):
+    (tmp_path / "looks_for_datasets.py").write_text(
+        "import importlib.util\nfound = importlib.util.find_spec('datasets')\norigin = found and found.origin\n"
+    )
+    monkeypatch.setattr(sys, "path", ["", str(ROOT), str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    monkeypatch.chdir(ROOT)
+    path = sys.path[:]
+    (module,) = measure.import_theirs("looks_for_datasets")
+    assert module.origin != str(ROOT / "datasets.py")
+    assert sys.path == path
+
+
+def test_peak_memory_sees_what_was_freed_again(measure):
+    found = measure.peak_memory(lambda: torch.ones(2**25).sum(), torch.device("cpu"))
+    if "since the start" in found["measured"]:
+        pytest.skip("this system can't forget a peak, so the process's own start is in it")
+    assert 120 < found["added_mb"] < 300  # 134 MB
+    assert found["peak_mb"] == pytest.approx(found["before_mb"] + found["added_mb"])
+
+
+def test_the_matrix_product_counts_its_operations(measure, monkeypatch):
+    monkeypatch.setitem(measure.MatrixProduct.SHAPES, "cpu", [(2, 3, 5)])
+    product = measure.MatrixProduct(torch.device("cpu"))
+    assert product.operations == 2 * 2 * 3 * 5 * product.times
+    a, b, out = product.matrices
+    out.zero_()
+    product.step(0)
+    assert torch.allclose(out, a @ b)
+    assert product.peak([1.0, 2.0, 4.0]) == product.operations / 2
+
+
+def test_operations_by_hand(monkeypatch, tiny):
+    """Hidden size 4, 8 wide, 2 layers; sentences of 3 and 2 tokens."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from subjects import forward_operations
+
+    encoder = tiny(hidden_size=4, num_hidden_layers=2, intermediate_size=8, num_attention_heads=2)
+    lengths = np.array([3, 2])
+    maps, attention = 2 * (4 * 16 + 2 * 32) * 5, 4 * 4 * (9 + 4)
+    assert forward_operations(encoder, lengths) == 2 * (maps + attention)
+    last = 2 * (2 * 16) * 5 + 2 * (2 * 16 + 2 * 32) * 2 + 4 * 4 * 5
+    assert forward_operations(encoder, lengths, first_only=True) == maps + attention + last
+
+
+# The programs
+
+TINY = ("--rounds", 2, "--threads", 1)
+
+
+def test_optimizer_speed(bench):
+    row, printed = bench("optimizer_speed", "--layers", 1, *TINY)
+    assert row["parameters"] == 30522 * 768 + 514 * 768 + 2 * 768 + 7087872 + 590592
+    assert set(row["contestants"]) == {"ours", "ours, fast=False", "torch default", "torch foreach", "torch fused"}
+    assert all(is_spread(found["ms"]) for found in row["contestants"].values())
+    assert row["contestants"]["ours"]["over_ours"] == 1
+    assert "over ours" in printed
+
+
+@needs_transformers
+def test_train_speed(bench, tiny_folder):
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--tasks", "sst,para", "--batch_size", 4, "--no_memory")
+    row, printed = bench("train_speed", *options, *TINY)
+    assert row["largest_difference"] < 1e-4  # both encode the same: checked before they are timed
+    assert row["model"]["name"] == tiny_folder.name and len(row["model"]["sha256"]) == 64
+    assert set(row["tasks"]) == {"sst", "para"}
+    assert "transformers" in row["versions"]
+    for found in row["tasks"].values():
+        assert found["peak_gflops"] > 0
+        assert found["random"]["padded_over_real"] >= found["sorted"]["padded_over_real"] >= 1
+        for order in ("random", "sorted"):
+            for name in ("ours", "transformers"):
+                assert is_spread(found[order][name]["ms"])
+                assert 0 < found[order][name]["needed_share_of_peak"] < found[order][name]["share_of_peak"] < 1
+            assert found[order]["ours"]["over_ours"] == 1
+    assert "transformers, sorted" in printed
+
+
+def test_train_speed_alone_and_its_memory(bench, tiny_folder):
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--tasks", "cfimdb", "--batch_size", 4, "--alone")
+    row, _ = bench("train_speed", *options, "--attention", 1, "--pooler", "mean", *TINY)
+    found = row["tasks"]["cfimdb"]
+    assert set(found["memory"]) == {"ours"}
+    memory = found["memory"]["ours"]
+    assert memory["peak_mb"] >= memory["before_mb"] > 0
+    assert (
+        found["random"]["ours"]["needed_share_of_peak"] == found["random"]["ours"]["share_of_peak"]
+    )  # the mean reads all
+    assert row["pooler"] == "mean" and row["attention"] == "1"
+
+
+def test_train_speed_refuses_what_theirs_cannot_do(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "train_speed.py"), "--tasks", "sts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "choose among sst, para and cfimdb" in done.stderr
+
+
+def test_encode_speed(bench, tiny_folder):
+    alone = importlib.util.find_spec("sentence_transformers") is None
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--sentences", 9, "--batch_size", 4)
+    row, printed = bench("encode_speed", *options, *(["--alone"] if alone else []), *TINY)
+    names = ["ours"] if alone else ["ours", "sentence-transformers"]
+    assert row["sentences"] == 9 and 9 * 2 < row["tokens"] <= 9 * 24
+    for name in names:
+        assert is_spread(row[name]["ms"])
+        assert row[name]["sentences_per_second"] == pytest.approx(9000 / row[name]["ms"]["median"], rel=1e-2)
+        assert row[name]["share_of_peak"] > 0
+    assert alone or row["largest_difference"] < 1e-4
+    assert "sentences/s" in printed
+
+
+def test_encode_speed_says_how_to_install_what_is_missing(tmp_path):
+    if importlib.util.find_spec("sentence_transformers") is not None:
+        pytest.skip("sentence-transformers is installed")
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "encode_speed.py")], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "python -m pip install --no-deps sentence-transformers==" in done.stderr.splitlines()[-1]
+
+
+def test_pretrain_speed(bench, tiny_folder):
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--tasks", "sst,sts", "--fraction", 0.05, "--batch_size", 4)
+    row, printed = bench("pretrain_speed", *options, *TINY)
+    assert row["data"]["sst"]["train"]["rows_used"] == round(0.05 * row["data"]["sst"]["train"]["rows"])
+    assert set(row["heads"]) == {"mean", "poster"}
+    for heads in row["heads"].values():
+        assert set(heads) == {"sst", "sts", "all"}
+        for found in heads.values():
+            one_pass, once, again = (found[f"{name}_ms"]["median"] / 1000 for name in ("pass", "once", "again"))
+            assert found["ten_epochs_once_seconds"] == pytest.approx(one_pass + 10 * once, rel=1e-2)
+            assert found["ten_epochs_again_seconds"] == pytest.approx(10 * again, rel=1e-2)
+            assert found["again_over_once"] == pytest.approx(10 * again / (one_pass + 10 * once), rel=1e-2)
+            assert found["once_over_pass"] == pytest.approx(1 + 10 * once / one_pass, rel=1e-2)
+    assert "poster, all" in printed
+
+
+def test_scale(bench, tiny_folder):
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--largest", 30, "--longest", 20, "--tokens", 60)
+    row, printed = bench("scale", *options, *TINY)
+    (stream,) = row["streams"]
+    assert stream["sentences"] == 30
+    assert stream["sentences_per_second"] == pytest.approx(30 / stream["seconds"], rel=1e-2)
+    assert stream["peak_mb"] > 0
+    assert [found["length"] for found in row["lengths"]] == [16, 20]
+    assert [found["sentences"] for found in row["lengths"]] == [3, 3]
+    assert all(is_spread(found[name]["ms"]) for found in row["lengths"] for name in ("encode", "train"))
+    assert "train, 20 tokens" in printed
+
+
+def test_the_stream_starts_again_and_ends_where_asked(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import scale
+
+    monkeypatch.setattr(scale, "CHUNK", 4)
+    assert list(scale.stream(["a", "b", "c"], 6)) == [["a", "b", "c", "a"], ["b", "c"]]
+    assert list(scale.stream(["a"], 0)) == []
+
+
+# The GPU's checks, with a Python that pretends
+
+PRETENDER = """#!/usr/bin/env bash
+case "$*" in
+    -) cat > /dev/null; echo "$DEVICE"; exit "$CODE" ;;
+    "-c "*) exec {python} "$@" ;;
+    "-m pytest "*) exit 1 ;;
+    benchmarks/encode_speed.py*) exec sleep 60 ;;
+    *) echo "ran $*" ;;
+esac
+"""
+
+
+@pytest.fixture
+def gpu_check(tmp_path):
+    """gpu_check(device, code of the question for it, seconds) -> (exit code, lines of the summary, log)."""
+    pretender = tmp_path / "python"
+    pretender.write_text(PRETENDER.replace("{python}", sys.executable))
+    pretender.chmod(0o755)
+
+    def run(device, code, limit="570"):
+        environment = {**os.environ, "PYTHON": str(pretender), "DEVICE": device, "CODE": code, "LIMIT": limit}
+        command = [str(BENCHMARKS / "gpu_check.sh"), str(tmp_path / "out")]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        summary = (tmp_path / "out" / "summary.txt").read_text()
+        assert done.stdout == summary
+        return done.returncode, summary.splitlines(), (tmp_path / "out" / "log.txt").read_text()
+
+    return run
+
+
+def test_gpu_check_without_a_gpu_says_so(gpu_check):
+    code, summary, _ = gpu_check("torch 2, which is built for CPUs alone, finds no GPU", "1")
+    assert (code, summary) == (2, ["nothing to check: torch 2, which is built for CPUs alone, finds no GPU"])
+
+
+@pytest.mark.slow
+def test_gpu_check_goes_on_after_a_failure_and_keeps_within_its_time(gpu_check):
+    """The pretender's tests fail and its encode_speed never ends; everything before and after that still runs."""
+    code, summary, log = gpu_check("a T4, no bf16 of its own", "0", "13")
+    assert code == 1
+    assert any(line.startswith("failed    GPU tests: exit code 1") for line in summary)
+    assert any(line.startswith("ok        train_speed, bert-base, fp16") for line in summary)
+    assert not any("bf16," in line and "train_speed" in line for line in summary)
+    assert any(line.startswith("too long  encode_speed, fp32") for line in summary)
+    assert summary[-2].startswith("not run   scale")
+    assert "--device cuda" in log and "--precision fp16" in log
