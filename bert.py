@@ -23,6 +23,7 @@ from torch.nn import functional as F
 import weights
 from errors import InputError
 from files import read_json, write_json
+from fused import layer_by_hand, runs_by_hand
 from packed import SWITCHES, Layout, add_dropout, dropout, packed_attention
 
 ACTIVATIONS = {
@@ -150,13 +151,19 @@ class BertSelfAttention(nn.Module):
     def split_heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)  # (B, T, H) -> (B, N, T, D)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Layout,
+        firsts: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """(B, T, H) with the additive mask (B, 1, 1, T) (0 where real, very negative where padding) -> (B, T, H);
-        or the packed form: (R, H) with a Layout -> (R, H)."""
-        query, key, value = self.query(hidden_states), self.key(hidden_states), self.value(hidden_states)
+        or the packed form: (R, H) with a Layout -> (R, H), or with the rows of the first tokens (B, H) -> (B, H)."""
+        query = self.query(hidden_states if firsts is None else firsts)
+        key, value = self.key(hidden_states), self.value(hidden_states)
         if isinstance(attention_mask, Layout):
-            heads, p = self.num_attention_heads, self.dropout_prob
-            return packed_attention(query, key, value, attention_mask, heads, p, self.training)
+            heads, p, first_only = self.num_attention_heads, self.dropout_prob, firsts is not None
+            return packed_attention(query, key, value, attention_mask, heads, p, self.training, first_only)
         query, key, value = self.split_heads(query), self.split_heads(key), self.split_heads(value)  # (B, N, T, D)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, N, T, T): row = who asks
         probs = torch.softmax(scores + attention_mask, dim=-1)  # padding keys get weight 0
@@ -185,7 +192,12 @@ class BertAttention(nn.Module):
         self.self = BertSelfAttention(config)
         self.output = BertSelfOutput(config)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout, first_only: bool = False
+    ) -> torch.Tensor:
+        if first_only:  # the first tokens ask, all tokens answer
+            firsts = hidden_states.index_select(0, attention_mask.first)  # (B, H)
+            return self.output(self.self(hidden_states, attention_mask, firsts), firsts)
         return self.output(self.self(hidden_states, attention_mask), hidden_states)
 
 
@@ -195,6 +207,7 @@ class BertIntermediate(nn.Module):
     def __init__(self, config: BertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation_name = config.hidden_act
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -222,10 +235,19 @@ class BertLayer(nn.Module):
         self.attention = BertAttention(config)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
+        self.probabilities = (config.attention_probs_dropout_prob, config.hidden_dropout_prob)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout) -> torch.Tensor:
-        """(B, T, H) with the additive mask (B, 1, 1, T) -> (B, T, H); or packed: (R, H) with a Layout -> (R, H)."""
-        attended = self.attention(hidden_states, attention_mask)
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout, first_only: bool = False
+    ) -> torch.Tensor:
+        """(B, T, H) with the additive mask (B, 1, 1, T) -> (B, T, H); or packed: (R, H) with a Layout -> (R, H).
+
+        first_only, of the packed form: -> (B, H), each sentence's first token, in the order of the batch. Exactly two
+        products, those for keys and values, still run over all rows.
+        """
+        if runs_by_hand(hidden_states, attention_mask, self.intermediate.activation_name, *self.probabilities):
+            return layer_by_hand(self, hidden_states, attention_mask, first_only)  # the lines below, faster
+        attended = self.attention(hidden_states, attention_mask, first_only)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -309,11 +331,13 @@ class BertModel(nn.Module):
         layout: Layout,
         token_type_ids: torch.Tensor | None = None,
         every_layer: bool = False,
+        first_only: bool = False,
     ) -> tuple[torch.Tensor, ...]:
         """What `forward` does, on the packed rows: (B, T) ids and their layout, on one device -> hidden states (R, H).
 
-        One state, the last layer's; or with every_layer all L + 1, the embedding output first. Raises what `forward`
-        raises.
+        One state, the last layer's; or with every_layer all L + 1, the embedding output first. first_only: the last
+        layer's at each sentence's first token alone, (B, H) in the order of the batch, for whoever reads no more.
+        Raises what `forward` raises.
         """
         self._check(input_ids, layout, token_type_ids)
         if SWITCHES.packing:
@@ -325,9 +349,14 @@ class BertModel(nn.Module):
             mask = additive_mask(layout.real(), self.embeddings.LayerNorm.weight.dtype)
         states = [self.embeddings(input_ids, positions, token_type_ids)]  # (R, H), or (B, T, H) with packing off
         for layer in self.encoder.layer:
-            hidden = layer(states[-1], mask)
+            cut = first_only and SWITCHES.packing and SWITCHES.first_only and layer is self.encoder.layer[-1]
+            hidden = layer(states[-1], mask, cut)
             states = [*states, hidden] if every_layer else [hidden]
-        return tuple(states) if SWITCHES.packing else tuple(layout.pack(state) for state in states)
+        if not SWITCHES.packing:
+            states = [layout.pack(state) for state in states]
+        if first_only and not cut:
+            states[-1] = states[-1].index_select(0, layout.first)
+        return tuple(states)
 
     def _check(self, input_ids: torch.Tensor, layout: Layout, token_type_ids: torch.Tensor | None) -> None:
         types = None if token_type_ids is None else tuple(token_type_ids.shape)

@@ -96,6 +96,11 @@ class TaskHead(nn.Module):
         self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout).mean())
         self.train(was_training)
 
+    @property
+    def first_token_only(self) -> bool:
+        """Whether the encoder's output is read at every sentence's first token alone."""
+        return self.pooler.first_token_only and not self.attention
+
     def represent(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """The sentence vectors (S, H)."""
         hidden = states[-1]  # (R, H)

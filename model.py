@@ -18,7 +18,6 @@ from bert import BertConfig, BertModel
 from errors import InputError
 from files import read_json, write_json
 from heads import HeadConfig, TaskHead
-from losses import LOSSES
 from packed import Layout
 from poolers import masked_mean
 from tasks import TASKS
@@ -101,6 +100,7 @@ class MultitaskBERT(nn.Module):
             if hasattr(head.pooler, "load_from"):
                 head.pooler.load_from(self.bert)
         self.freeze(self.config.option == "pretrain")
+        self.autocast: torch.dtype | None = None  # the 16-bit type of matrix products; None: float32
 
     def freeze(self, frozen: bool) -> None:
         """pretrain: whatever came from the checkpoint stays as it is (the encoder, and a pooler taken from it)."""
@@ -121,19 +121,31 @@ class MultitaskBERT(nn.Module):
     def device(self) -> torch.device:
         return self.bert.embeddings.word_embeddings.weight.device
 
-    def encode(self, input_ids: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
-        """Packed hidden states (R, H), without gradients where the encoder is frozen."""
+    def encode(self, input_ids: torch.Tensor, layout: Layout, first_only: bool = False) -> tuple[torch.Tensor, ...]:
+        """Packed hidden states (R, H), without gradients where the encoder is frozen.
+
+        first_only: of the sentences' first tokens alone, (S, H), packed as `layout.firsts()` says.
+        """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.bert.encode(input_ids, layout)
+            return self.bert.encode(input_ids, layout, first_only=first_only)
 
     def outputs(self, batch: Batch) -> torch.Tensor:
-        """A task's outputs for a batch: class logits (n, C), or one score a pair (n,)."""
-        states = self.encode(batch.input_ids, batch.layout) if batch.states is None else batch.states
-        return self.heads[batch.task.name](states, batch.layout)
+        """A task's outputs for a batch, in float32: class logits (n, C), or one score a pair (n,)."""
+        with torch.autocast(batch.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+            if batch.states is None:
+                return self._score(batch.task.name, batch.input_ids, batch.layout).float()
+            return self.heads[batch.task.name](batch.states, batch.layout).float()
+
+    def _score(self, name: str, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """A head's outputs. Where it reads first tokens alone, the encoder's last layer computes no others."""
+        head = self.heads[name]
+        if head.first_token_only:
+            return head(self.encode(input_ids, layout, first_only=True), layout.firsts())
+        return head(self.encode(input_ids, layout), layout)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The task's loss, a scalar."""
-        return LOSSES[batch.task.loss](self.outputs(batch), batch.labels)
+        return batch.loss(self.outputs(batch), batch.labels)
 
     @torch.no_grad()
     def calibrate(self, batch: Batch, positive: float) -> None:
@@ -169,7 +181,7 @@ class MultitaskBERT(nn.Module):
                 f"this model has no head for {name}; it has {', '.join(self.heads)}: train with --tasks {name}"
             )
         layout = Layout.of(attention_mask).to(input_ids.device)
-        return self.heads[name](self.encode(input_ids, layout), layout)
+        return self._score(name, input_ids, layout)
 
     # Files: a folder that transformers.BertModel loads too, since it knows the `bert.` prefix and ignores other heads.
 

@@ -16,7 +16,7 @@ import bert
 import weights
 from bert import ACTIVATIONS, BertConfig, BertLayer, BertModel, BertSelfAttention, additive_mask
 from errors import InputError
-from packed import Layout
+from packed import SWITCHES, Layout
 from tokenizer import BertTokenizer
 
 SENTENCES = [
@@ -205,6 +205,25 @@ def test_a_sentence_alone_in_a_batch_and_padded_to_128_is_encoded_the_same(name,
         torch.testing.assert_close(together["pooler_output"], other, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("switch", [None, "packing", "first_only", "by_hand"])
+def test_first_tokens_alone_are_encoded_as_among_all(switch, gradients, monkeypatch):
+    model, batch = random_model(ODD["odd"]).double(), random_batch(ODD["odd"])
+    ids, mask, types = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
+    mask[1, :2], mask[2, 0] = torch.tensor([0, 1]), 0  # the first real token need not be the first column
+    layout = Layout.of(mask)
+    with torch.no_grad():
+        wanted = model.encode(ids, layout, types, every_layer=True)
+    if switch:
+        monkeypatch.setattr(SWITCHES, switch, False)
+    with torch.set_grad_enabled(gradients):
+        (first,) = model.encode(ids, layout, types, first_only=True)
+        *others, last = model.encode(ids, layout, types, every_layer=True, first_only=True)
+    assert first.shape == (5, 30) and torch.equal(first, last)
+    torch.testing.assert_close(first, wanted[-1][layout.first], rtol=0, atol=1e-11)
+    torch.testing.assert_close(tuple(others), wanted[:-1], rtol=0, atol=1e-11)
+
+
 def test_no_mask_means_all_real_and_no_segments_mean_the_first():
     model, batch = random_model(ODD["odd"]), random_batch(ODD["odd"])
     ids = batch["input_ids"]
@@ -240,11 +259,12 @@ def test_dropout_is_where_bert_has_it(tiny, monkeypatch):
 
     def recording(function, name, place):
         def record(*arguments):
-            drawn.append((name, arguments[place], arguments[-1]))
+            drawn.append((name, arguments[place], arguments[place + 1]))
             return function(*arguments)
 
         return record
 
+    monkeypatch.setattr(SWITCHES, "by_hand", False)  # which draws the same masks: see test_fused.py
     for name, place in (("dropout", 1), ("add_dropout", 2), ("packed_attention", 5)):
         monkeypatch.setattr(bert, name, recording(getattr(bert, name), name, place))
     model, ids = tiny(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3), torch.tensor([[2, 7, 8, 9, 3]])

@@ -22,6 +22,7 @@ from datasets import Example, Table
 from errors import InputError
 from model import ModelConfig, MultitaskBERT
 from optimizer import AdamW
+from packed import SWITCHES
 from poolers import masked_mean
 from tasks import PARA, SST, STS, TASKS
 
@@ -208,6 +209,43 @@ def test_gradients_reach_every_parameter_that_learns(build, tiny_tokenizer, pool
     assert reached.nonzero().flatten().tolist() == words.tolist()
     assert (embeddings.position_embeddings.weight.grad.abs().sum(dim=1) > 0).tolist() == [True] * 12 + [False] * 12
     assert (embeddings.token_type_embeddings.weight.grad.abs().sum(dim=1) > 0).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("pooler", ["first", "cls", "mean"])
+def test_a_last_layer_read_at_first_tokens_alone_is_computed_for_them_alone(
+    pooler, packing, build, tiny_tokenizer, monkeypatch
+):
+    calm = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    none = {"sst": 0, "para": 0}
+    model = build(("sst", "para"), attention=none, pooler=pooler, hidden_dropout_prob=0.0, encoder=calm).train()
+    rows = []
+    for layer in model.bert.encoder.layer:
+        layer.register_forward_hook(lambda _module, _given, out: rows.append(out.shape[0]))
+    monkeypatch.setattr(SWITCHES, "packing", packing)
+
+    def run(task):
+        rows.clear()
+        model.zero_grad()
+        batch = data(task, tiny_tokenizer).batch(np.arange(8))
+        outputs = model.outputs(batch)
+        model.loss(batch).backward()
+        return outputs, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, batch.tokens
+
+    for task, sentences in ((SST, 8), (PARA, 16)):
+        monkeypatch.setattr(SWITCHES, "first_only", True)
+        found, gradients, tokens = run(task)
+        if packing:
+            assert rows[:3] == [tokens, tokens, tokens if pooler == "mean" else sentences]
+        monkeypatch.setattr(SWITCHES, "first_only", False)
+        wanted, wanted_gradients, _ = run(task)
+        if packing:
+            assert rows[:3] == [tokens] * 3
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        assert set(gradients) == set(wanted_gradients)
+        for name, gradient in wanted_gradients.items():
+            scale = max(1.0, gradient.abs().max().item())
+            torch.testing.assert_close(gradients[name] / scale, gradient / scale, rtol=0, atol=1e-5, msg=name)
 
 
 def test_freezing_can_be_taken_back(build):

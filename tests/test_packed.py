@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packed
-from packed import SWITCHES, Layout, _best_cuts, _GroupedAttention, add_dropout, dropout, dropout_mask, packed_attention
+from packed import (
+    SWITCHES,
+    Layout,
+    _best_cuts,
+    _GroupedAttention,
+    add_dropout,
+    draw_bits,
+    dropout,
+    kept,
+    packed_attention,
+)
 
 # The same examples each time, and a busy machine is no failure.
 REPEATABLE = settings(deadline=None, derandomize=True)
@@ -57,6 +67,18 @@ def test_groups_by_hand_where_a_group_costs_nothing(monkeypatch):
     assert len(Layout.of(torch.tensor([[1, 1, 0], [1, 1, 1]]), grouping=False).groups) == 1
     monkeypatch.setattr(SWITCHES, "grouping", False)
     assert len(Layout.of(torch.tensor([[1, 1, 0], [1, 1, 1]])).groups) == 1
+
+
+def test_order_rank_and_the_layout_of_first_tokens_by_hand():
+    layout = Layout.of(torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0]]))
+    assert layout.order.tolist() == [1, 3, 0, 2] and layout.rank.tolist() == [2, 0, 3, 1]
+    assert [group.before for group in Layout.of(masked([3, 100, 100, 2])).groups] == [0, 2]
+    firsts = layout.firsts()
+    assert lists(firsts) == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]
+    assert (firsts.batch, firsts.width, firsts.real().tolist()) == (4, 1, [[True]] * 4)
+    wanted = Layout.of(torch.ones(4, 1))
+    assert lists(firsts) == lists(wanted) and firsts.groups == wanted.groups
+    assert firsts.order.tolist() == firsts.rank.tolist() == [0, 1, 2, 3]
 
 
 def test_a_hole_in_the_mask_keeps_its_column():
@@ -165,15 +187,15 @@ def test_the_probability_is_exact_to_half_a_step_of_sixteen_bits(p, monkeypatch)
         return bits
 
     monkeypatch.setattr(torch.Tensor, "random_", every_pattern_once)
-    kept = dropout_mask((256, 256), p, torch.zeros(1)).double().mean()
-    assert abs(kept - (1 - p)) <= 1 / 131072
+    share = kept(draw_bits((256, 256)), p, torch.float32).double().mean()
+    assert abs(share - (1 - p)) <= 1 / 131072
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_elements_are_kept_independently_with_the_same_probability(p):
     torch.manual_seed(1)
     count = 2**20
-    mask = dropout_mask((count,), p, torch.zeros(1)).double()
+    mask = kept(draw_bits((count,)), p, torch.float32).double()
     assert set(mask.unique().tolist()) == {0.0, 1.0}
     sigma = math.sqrt(p * (1 - p) / count)
     assert abs(mask.mean() - (1 - p)) < 5 * sigma
@@ -188,7 +210,7 @@ def test_elements_are_kept_independently_with_the_same_probability(p):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 7])
 def test_counts_that_are_no_multiple_of_four(count):
-    assert dropout_mask((count, 1), 0.5, torch.zeros(1)).shape == (count, 1)
+    assert draw_bits((count, 1)).shape == (count, 1)
 
 
 def test_the_seed_decides_the_mask():
@@ -322,15 +344,31 @@ def test_attention_is_softmax_inside_each_sentence(case):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_where_first_tokens_alone_ask_they_get_what_they_got_among_all(p, case, monkeypatch):
+    lengths, layout = case
+
+    def ones(shape):  # one mask for a key, whoever asks
+        generator = torch.Generator().manual_seed(shape[-1])
+        bits = torch.randint(-(2**15), 2**15, (shape[0], 1, shape[2]), dtype=torch.int16, generator=generator)
+        return bits.expand(shape).contiguous()
+
+    monkeypatch.setattr(packed, "draw_bits", ones)
+    q, k, v = 3 * torch.randn(3, sum(lengths), 12)
+    wanted = packed_attention(q, k, v, layout, heads=3, p=p, training=True)[layout.first]
+    found = packed_attention(q[layout.first], k, v, layout, heads=3, p=p, training=True, first_only=True)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_attention_drops_weights_and_scales_the_rest(case, monkeypatch):
     lengths, layout = case
     drawn = []
 
-    def remember(shape, p, like):
-        drawn.append(dropout_mask(shape, p, like))
+    def remember(bits, p, dtype):
+        drawn.append(kept(bits, p, dtype))
         return drawn[-1].clone()
 
-    monkeypatch.setattr(packed, "dropout_mask", remember)
+    monkeypatch.setattr(packed, "kept", remember)
     q, k, v = 3 * torch.randn(3, sum(lengths), 12)
     torch.manual_seed(0)
     found = packed_attention(q, k, v, layout, heads=3, p=0.3, training=True)
@@ -340,22 +378,25 @@ def test_attention_drops_weights_and_scales_the_rest(case, monkeypatch):
     torch.testing.assert_close(found, sentence_by_sentence(q, k, v, lengths, 3, masks), rtol=1e-5, atol=1e-5)
 
 
-def test_the_gradients_written_by_hand_are_right(case, monkeypatch):
+@pytest.mark.parametrize("first_only", [False, True])
+def test_the_gradients_written_by_hand_are_right(first_only, case, monkeypatch):
     lengths, layout = case
 
-    def fixed(shape, p, like):  # gradcheck calls again and again, and wants the same function each time
+    def fixed(shape):  # gradcheck calls again and again, and wants the same function each time
         generator = torch.Generator().manual_seed(math.prod(shape))
-        return (torch.rand(shape, generator=generator) > p).to(like.dtype)
+        return torch.randint(-(2**15), 2**15, shape, dtype=torch.int16, generator=generator)
 
-    monkeypatch.setattr(packed, "dropout_mask", fixed)
-    inputs = [torch.randn(sum(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda *qkv: _GroupedAttention.apply(*qkv, layout, 2, 0.3), inputs)
+    monkeypatch.setattr(packed, "draw_bits", fixed)
+    asking = len(lengths) if first_only else sum(lengths)
+    inputs = [torch.randn(rows, 4, dtype=torch.float64) for rows in (asking, sum(lengths), sum(lengths))]
+    inputs = [x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(lambda *qkv: _GroupedAttention.apply(*qkv, layout, 2, 0.3, first_only), inputs)
 
 
 # --- The whole encoder
 
 
-@pytest.mark.parametrize("switch", ["packing", "grouping", "cheap_dropout"])
+@pytest.mark.parametrize("switch", ["packing", "grouping", "cheap_dropout", "by_hand"])
 def test_a_switch_changes_no_output_and_no_gradient(switch, tiny, monkeypatch):
     monkeypatch.setattr(packed, "GROUP_COST", 4)  # several groups even in a small batch
     model = tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
