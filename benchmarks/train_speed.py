@@ -138,7 +138,9 @@ def largest_difference(ours: Ours, theirs: Theirs, data: TaskData, rows: np.ndar
 def draw_batches(data: TaskData, size: int, count: int) -> dict[str, list[np.ndarray]]:
     """`count` random batches, and as many of rows sorted by length, in random order; where there are fewer, all."""
     random = np.random.default_rng(0)
-    orders = {"random": random.permutation(len(data)), "sorted": np.argsort(-data.lengths, kind="stable")}
+    # Of a pair the longer side first: it is what a padded batch is as wide as, so this order is the best for theirs.
+    longest = np.array([[len(ids) for ids in side] for side in data.sentences]).max(axis=0)
+    orders = {"random": random.permutation(len(data)), "sorted": np.lexsort((-data.lengths, -longest))}
     batches = {name: [order[i : i + size] for i in range(0, len(order), size)] for name, order in orders.items()}
     chosen = random.permutation(len(batches["sorted"]))[:count]
     return {"random": batches["random"][:count], "sorted": [batches["sorted"][i] for i in chosen]}
