@@ -157,10 +157,14 @@ def spread(values: Iterable[float], scale: float = 1.0) -> dict:
 
 
 def ratio(seconds: list[float], ours: list[float]) -> dict:
-    """How many times as long as ours: the ratio of the medians, and the quartiles of the rounds' own ratios."""
+    """How many times as long as ours: the ratio of the medians; and of the rounds' own ratios median and quartiles.
+
+    Where every round has another batch, the rounds' own ratios are the ones that compare like with like.
+    """
     rounds = spread(time / our for time, our in zip(seconds, ours, strict=True))
     return {
         "over_ours": statistics.median(seconds) / statistics.median(ours),
+        "over_ours_paired": rounds["median"],
         "over_ours_quartiles": rounds["quartiles"],
     }
 

@@ -198,6 +198,7 @@ def show(task: str, found: dict, names: list[str], arguments: argparse.Namespace
         "quartiles",
         "tokens/s",
         "over ours",
+        "paired",
         "quartiles",
         "share",
         "needed",
@@ -209,7 +210,13 @@ def show(task: str, found: dict, names: list[str], arguments: argparse.Namespace
         for name in names:
             row, memory = found[order][name], found.get("memory", {}).get(name) if order == "random" else None
             line = [f"{name}, {order}", row["ms"]["median"], row["ms"]["quartiles"], row["tokens_per_second"]]
-            line += [row["over_ours"], row["over_ours_quartiles"], row["share_of_peak"], row["needed_share_of_peak"]]
+            line += [
+                row["over_ours"],
+                row["over_ours_paired"],
+                row["over_ours_quartiles"],
+                row["share_of_peak"],
+                row["needed_share_of_peak"],
+            ]
             lines.append(line + ([memory["peak_mb"], memory["added_mb"]] if memory else [None, None]))
     measure.show(header, lines)
     padding = ", ".join(f"{order} {found[order]['padded_over_real']:.2f}" for order in ORDERS)

@@ -88,8 +88,8 @@ def test_take_turns_calls_everybody_once_a_round_and_moves_who_is_first(measure)
 
 def test_spread_and_ratio_by_hand(measure):
     assert measure.spread([1, 2, 3, 4, 10], 1000) == {"median": 3000, "quartiles": [2000, 4000], "min": 1000}
-    found = measure.ratio([2, 6, 12], [1, 2, 3])
-    assert found == {"over_ours": 3, "over_ours_quartiles": [2.5, 3.5]}  # rounds: 2, 3, 4; medians: 6 and 2
+    found = measure.ratio([2, 6, 3], [1, 2, 3])  # medians: 3 and 2; rounds: 2, 3, 1
+    assert found == {"over_ours": 1.5, "over_ours_paired": 2, "over_ours_quartiles": [1.5, 2.5]}
 
 
 def test_the_command_shown_names_no_place(measure):
