@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 import optimizer as optimizer_module
-from optimizer import AdamW, adamw_step, adamw_step_lists, clip_grad_norm
+from optimizer import AdamW, adamw_step, adamw_step_lists, clip_grad_norm, vanishing
 from schedules import SCHEDULES, constant, linear, set_learning_rate
 
 
@@ -480,3 +480,19 @@ def test_rates_follow_each_groups_own():
         set_learning_rate(ours, factor)
         assert [group["lr"] for group in ours.param_groups] == expected
     assert [group["initial_lr"] for group in ours.param_groups] == [0.1, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [1e-3, 1.9999e-6, 1e-6, 1e-8, 0.0])
+def test_raising_vanishing_squares_changes_no_bit(eps, dtype):
+    torch.manual_seed(0)
+    floor = vanishing(eps, dtype)
+    around = floor * 4 * torch.rand(10_000, dtype=dtype)
+    squares = torch.cat([torch.zeros(10), torch.tensor([floor]), around, torch.rand(10_000, dtype=dtype) ** 40])
+    assert torch.equal(squares.clamp(min=floor).sqrt() + eps, squares.sqrt() + eps)
+    if eps > 0:
+        assert (around < floor).any() and (around > floor).any()
+        p, m, v = torch.zeros(3, len(squares), dtype=dtype)
+        options = {"t": 1, "lr": 1.0, "betas": (0.5, 0.0), "weight_decay": 0.0, "correct_bias": False}
+        adamw_step(p, squares.sqrt(), m, v, eps=eps, **options)
+        torch.testing.assert_close(p, -m / (v.sqrt() + eps), rtol=1e-6, atol=0)
