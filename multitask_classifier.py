@@ -27,6 +27,7 @@ from bert import BertConfig, BertModel
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared, shared_rows
 from datasets import read_examples
+from distributed import ALONE, Processes, find_processes, joined
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, predict, write_predictions
@@ -47,6 +48,7 @@ from options import (
     short,
     unfinished,
 )
+from precision import Precision, choose_precision
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from tasks import Task, leaderboard_score, parse_tasks
@@ -56,6 +58,7 @@ from training import Stopped, Trainer, TrainingOptions, on_signals
 __all__ = ["MultitaskBERT", "get_args", "main"]
 
 CALIBRATION_PAIRS = 256
+OTHER_SEED = 1_000_003  # between the seeds of processes: prime, so that they meet no seed that anyone would choose
 CACHE = ROOT / "cache" / "encodings"
 
 
@@ -67,6 +70,8 @@ class Job:
     tasks: tuple[Task, ...]
     source: weights.Weights
     device: torch.device
+    precision: Precision
+    processes: Processes
     tokenizer: BertTokenizer
     data: dict[str, dict[str, TaskData]]  # task -> split -> rows
 
@@ -107,11 +112,12 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
         say(f"warning    train rows that stand in dev or test, too: {counts}; --exclude_shared leaves them out")
 
 
-def start(args: argparse.Namespace, say) -> Job:
+def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     tasks = parse_tasks(args.tasks)
     parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
-    device, reason = choose_device(args)
+    device, reason = choose_device(args, processes.local_rank)
+    precision = choose_precision(args.precision, device)
     source = weights.find(args.model)
     origin = f"model      {source.origin}"
     say(textwrap.fill(origin, 120, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False))
@@ -121,8 +127,9 @@ def start(args: argparse.Namespace, say) -> Job:
     say(f"data       {short(folder)}: {why}")
     data = read_data(args, tasks, folder, tokenizer)
     describe_data(tasks, data, say)
-    say(f"device     {device}: {reason}")
-    return Job(args, tasks, source, device, tokenizer, data)
+    several = f"; {processes.size} processes, each a part of every batch" if processes.size > 1 else ""
+    say(f"device     {device}: {reason}; {precision.name}: {precision.why}{several}")
+    return Job(args, tasks, source, device, precision, processes, tokenizer, data)
 
 
 def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
@@ -169,6 +176,8 @@ def run_config(job: Job, lr: float) -> dict:
         "options": {**options, "lr": lr},
         "model": source,
         "data": files,
+        "precision": job.precision.name,
+        "processes": job.processes.size,
         **environment(job.device),
     }
 
@@ -178,11 +187,12 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
 
     Returns the run, its best model and the evaluations.
     """
-    args = job.args
+    args, processes = job.args, job.processes
     run = Run(folder)
     torch.manual_seed(args.seed)
     encoder = BertModel.from_pretrained(job.source.path)
     model = MultitaskBERT(model_config(job, tasks), encoder).to(job.device)
+    model.autocast = job.precision.dtype
     data = {task.name: job.data[task.name] for task in tasks}
     train = {name: splits["train"] for name, splits in data.items()}
     sizes = {name: len(rows) for name, rows in train.items()}
@@ -193,23 +203,36 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         encode_once(job, model, data)
     for rows in train.values():
         calibrate(model, rows, args.seed)
-    job.tokenizer.save_pretrained(run.best)
+    processes.copy_from_first(model.state_dict().values())
+    if processes.first:
+        job.tokenizer.save_pretrained(run.best)
+    else:
+        torch.manual_seed(args.seed + processes.rank * OTHER_SEED)  # its rows need dropout of their own
 
     def evaluate() -> tuple[float, dict, str]:
-        found = {name: predict(model, splits["dev"]) for name, splits in data.items()}
+        found = {name: predict(model, splits["dev"], processes=processes) for name, splits in data.items()}
         scores = {name: p.score for name, p in found.items()}
         row = {"dev": {name: {"loss": p.loss, **p.scores} for name, p in found.items()}}
         return leaderboard_score(scores), row, "   ".join(describe_score(p) for p in found.values())
 
     options = TrainingOptions(
-        args.epochs, lr, args.weight_decay, args.lr_decay, args.warmup, args.clip, args.seed, args.save_every
+        epochs=args.epochs,
+        lr=lr,
+        weight_decay=args.weight_decay,
+        decay=args.lr_decay,
+        warmup=args.warmup,
+        clip=args.clip,
+        seed=args.seed,
+        save_every=args.save_every,
+        micro_batch=args.micro_batch,
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
-    trainer = Trainer(model, train, schedule, evaluate, save_best, run, options)
+    trainer = Trainer(model, train, schedule, evaluate, save_best, run, options, job.precision, processes)
     progress = trainer.train(say)
     if progress.best_epoch:
+        processes.wait()  # rank 0 may still be writing it
         model.load_weights(weights.read_state(run.best), str(run.best))
-    else:
+    elif processes.first:
         model.save_pretrained(run.best)
     if progress.seconds:
         rate = f"{progress.tokens / progress.seconds:,.0f} tokens/s"
@@ -248,8 +271,9 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
     dev = {}
     for task in tasks:
         for split in ("dev", "test"):
-            found = predict(model, job.data[task.name][split])
-            write_predictions(folder / "predictions" / task.predictions_file(split), found)
+            found = predict(model, job.data[task.name][split], processes=job.processes)
+            if job.processes.first:
+                write_predictions(folder / "predictions" / task.predictions_file(split), found)
             if split == "dev":
                 dev[task.name] = found
     return dev
@@ -287,6 +311,8 @@ def refuse_changes(run: Run, config: dict) -> None:
     try:
         if before["model"]["sha256"] != config["model"]["sha256"]:
             changed.append(f"weights {before['model']['name']} -> {config['model']['name']}")
+        if before["processes"] != config["processes"]:
+            changed.append(f"processes {before['processes']} -> {config['processes']}")
         for task, splits in config["data"].items():
             for split, now in splits.items():
                 then = before["data"][task][split]
@@ -315,18 +341,22 @@ def tell(text: str) -> None:
             os.close(nowhere)
 
 
-def train(args: argparse.Namespace, say=tell) -> Path:
+def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> Path:
     """The whole command. Returns the run's folder."""
     began, folder = time.monotonic(), args.run
+    say = say if processes.first else (lambda text: None)
     with ExitStack() as held:
         if args.resume:
-            held.enter_context(Run(folder).locked())
+            if processes.first:
+                held.enter_context(Run(folder).locked())
+            processes.wait()
             if (folder / SCORES).is_file():  # killed after everything was written
-                for run in unfinished(folder):
-                    run.finish()
+                if processes.first:
+                    for run in unfinished(folder):
+                        run.finish()
                 say(f"{short(folder)} is finished: only its checkpoint was left, which is deleted now")
                 return folder
-        job = start(args, say)
+        job = start(args, processes, say)
         hidden = BertConfig.from_pretrained(job.source.path).hidden_size
         lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
         recommended = " (recommended for this model and option)" if args.lr is None else ""
@@ -335,9 +365,10 @@ def train(args: argparse.Namespace, say=tell) -> Path:
         config = run_config(job, lr)
         if args.resume:
             refuse_changes(Run.open(folder), config)
-        else:
+        elif processes.first:
             held.enter_context(Run(folder).locked())
             Run.create(folder, config)
+        processes.wait()
         say(f"run        {short(folder)}")
         outputs = train_parts(job, folder, lr, say)
     places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
@@ -358,23 +389,31 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
         dev.update(write_all(job, model, tasks, folder))
         runs.append(run)
     report(job, untrained, dev, say)
-    outputs = hand_over(job, folder)
-    write_json(folder / SCORES, {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()})
-    for run in runs:
-        run.finish()
+    outputs = []
+    if job.processes.first:
+        outputs = hand_over(job, folder)
+        scores = {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()}
+        write_json(folder / SCORES, scores)
+        for run in runs:
+            run.finish()
+    job.processes.wait()
     return outputs
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
-    folder = None
+    folder, processes = None, ALONE
     try:
         with on_signals(_stop):
             args = get_args(arguments)
-            args.run = folder = args.run or ROOT / "runs" / new_name(args.option)
-            train(args)
+            processes = find_processes()
+            with joined(processes):
+                name = args.run or ROOT / "runs" / new_name(args.option)
+                args.run = folder = Path(processes.from_first(str(name)))
+                train(args, processes)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        who = "" if processes.size == 1 else f"process {processes.rank}: "
+        print(f"error: {who}{error}", file=sys.stderr)
         return 1
     except OSError as error:
         if error.filename is None:
@@ -385,8 +424,10 @@ def main(arguments: list[str] | None = None) -> int:
         if folder is None or not (folder / "config.json").is_file():
             print("stopped before anything was written", file=sys.stderr)
         else:
-            command = shlex.join(["python", short(Path(__file__)), "--resume", short(folder)])
-            print(f"stopped; continue with: {command}", file=sys.stderr)
+            start = ["python"] if processes.size == 1 else ["torchrun", f"--nproc-per-node={processes.size}"]
+            command = shlex.join([*start, short(Path(__file__)), "--resume", short(folder)])
+            if processes.first:
+                print(f"stopped; continue with: {command}", file=sys.stderr)
         return 130
     return 0
 

@@ -18,6 +18,7 @@ from files import cannot, check_writable
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
 from poolers import POOLERS
+from precision import PRECISIONS
 from run import ROOT, Run
 from sampling import SCHEDULES
 from schedules import SCHEDULES as LEARNING_RATES
@@ -41,7 +42,7 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "use_gpu", "save_every", "resume")
+MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "resume")
 LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
@@ -150,6 +151,19 @@ def build_parser() -> argparse.ArgumentParser:
     where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (without it the best device there is)")
     where.add_argument("--device", help="cuda, cuda:1, mps or cpu")
     where.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="auto",
+        help="of matrix products; auto (default): on a GPU bf16 where it has that, else fp16; elsewhere fp32",
+    )
+    where.add_argument(
+        "--micro_batch",
+        type=int,
+        metavar="N",
+        default=0,
+        help="most rows at once, to save memory; same gradient (default 0: all, fewer where a GPU's memory runs out)",
+    )
+    where.add_argument(
         "--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)"
     )
     where.add_argument(
@@ -211,6 +225,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
         ("save_every", 0, None),
+        ("micro_batch", 0, None),
     ):
         value = getattr(args, name)
         most = sys.float_info.max if high is None else high  # infinity is out of every range, and NaN in none
@@ -246,8 +261,11 @@ def torch_device(name: str) -> torch.device:
         raise InputError(f"--device {name}: not a device; wanted cuda, cuda:1, mps or cpu") from error
 
 
-def choose_device(args: argparse.Namespace) -> tuple[torch.device, str]:
-    """The device and why. Raises InputError where what was insisted on is not there."""
+def choose_device(args: argparse.Namespace, local_rank: int = 0) -> tuple[torch.device, str]:
+    """The device and why. Raises InputError where what was insisted on is not there.
+
+    local_rank: of several processes on this machine, each of which takes a GPU of its own.
+    """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if args.device:
         device = torch_device(args.device)
@@ -262,7 +280,13 @@ def choose_device(args: argparse.Namespace) -> tuple[torch.device, str]:
         driver = "" if torch.version.cuda else ", which is built for CPUs alone"
         raise InputError(f"--use_gpu: no GPU that torch {torch.__version__}{driver} can use; leave it out for the CPU")
     if cuda:
-        return torch.device("cuda"), torch.cuda.get_device_name()
+        if local_rank >= torch.cuda.device_count():
+            raise InputError(
+                f"{local_rank + 1} processes but {torch.cuda.device_count()} GPUs: start as many, or --device cpu"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        return device, torch.cuda.get_device_name(device)
     if mps:
         return torch.device("mps"), "Apple GPU"
     return torch.device("cpu"), f"no GPU found; threads: {torch.get_num_threads()}"

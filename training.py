@@ -271,6 +271,7 @@ class Trainer:
             tensors.update({f"random.{kind}.{rank}": state for rank, state in enumerate(states)})
         if self.processes.first:
             self.run.save_checkpoint(tensors, {**vars(self.progress), "loss_scale": self.scaler.state_dict()})
+        self.processes.wait()  # nobody goes on, or ends, as if it were written before it is
         self.saved_at = time.monotonic()
 
     def _random_states(self) -> dict[str, torch.Tensor]:
@@ -289,6 +290,8 @@ class Trainer:
                 )
         self.scaler.load_state_dict(state.pop("loss_scale"))
         self.progress = Progress(**state)
+        sizes = [size for size in (self.progress.micro_batch, self.options.micro_batch) if size]
+        self.progress.micro_batch = min(sizes, default=0)  # what didn't fit then won't now
         with torch.no_grad():
             for name, p in self.learning.items():
                 p.copy_(tensors[f"model.{name}"])

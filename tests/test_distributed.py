@@ -1,0 +1,172 @@
+"""Two processes train as one does, stop together, and don't wait for one that is dead. CPU and gloo."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from two_processes import PIECES, curve, make_trainer, state
+
+from distributed import ALONE, Processes, find_processes
+from errors import InputError
+from sampling import SCHEDULES
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+
+def start_two(folder, what):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "two_processes.py"), str(folder), what]
+    started = []
+    for rank in ("0", "1"):
+        environment = {**common, "RANK": rank, "LOCAL_RANK": rank}
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    return started
+
+
+def finish(started, seconds=240):
+    """(exit code, stderr) of each; a process that hangs is killed and fails the test."""
+    try:
+        return [(process.wait(seconds), process.stderr.read()) for process in started]
+    except subprocess.TimeoutExpired:
+        pytest.fail("a process waits forever")
+    finally:
+        for process in started:
+            process.kill()
+
+
+def assert_close(one, other):
+    """Equal but for the order of sums."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_close(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_close(a, b)
+    elif isinstance(one, torch.Tensor):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+    else:
+        assert one == pytest.approx(other, abs=2e-4)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What two processes left after training by every schedule, with whole batches and with parts of one row."""
+    folder = tmp_path_factory.mktemp("two")
+    for code, err in finish(start_two(folder, "schedules")):
+        assert code == 0, err
+    return folder
+
+
+@pytest.mark.parametrize("micro_batch", [0, 1])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_two_processes_are_one_at_the_same_global_batch(both, tmp_path, name, micro_batch):
+    trainer = make_trainer(tmp_path / "one", name)
+    trainer.train(lambda line: None)
+    (curves, weights), (curve_1, weights_1) = (torch.load(both / f"{name}-{micro_batch}-{rank}.pt") for rank in (0, 1))
+    assert curves == curve_1 and all(torch.equal(weights[key], weights_1[key]) for key in weights)
+    assert_close(curves, curve(trainer))
+    assert_close(weights, state(trainer))
+    assert {path.name for path in (both / f"{name}-{micro_batch}").iterdir()} == {"best", "last", "metrics.jsonl"}
+
+
+def test_both_stop_after_the_same_step_and_go_on_to_the_same_bits(tmp_path):
+    for what in ("straight", "stopped"):
+        for code, err in finish(start_two(tmp_path, what)):
+            assert code == 0, err
+    for rank in (0, 1):
+        (wanted, weights), (found, same) = (
+            torch.load(tmp_path / f"{what}-{rank}.pt") for what in ("straight", "stopped")
+        )
+        assert found == wanted and all(torch.equal(weights[key], same[key]) for key in weights)
+
+
+def test_nobody_waits_for_a_process_that_is_dead(tmp_path):
+    (code, err), (dead, _) = finish(start_two(tmp_path, "dies"), seconds=100)
+    assert dead == 9
+    assert code == 1 and "error: another process has ended or does not answer (" in err
+
+
+def test_what_processes_tell_each_other(tmp_path):
+    for code, err in finish(start_two(tmp_path, "words")):
+        assert code == 0, err
+    for rank in (0, 1):
+        text, gathered, flags, shares = torch.load(tmp_path / f"words-{rank}.pt")
+        assert text == "a – name" and gathered == [0.0, 1.0, 2.0, 10.0, 11.0] and flags == [True, False]
+        assert shares == [[0], [], [0, 1, 2], [3, 4]]
+
+
+def test_alone_nothing_changes(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert find_processes() == ALONE
+    rows = torch.ones(2, requires_grad=True)
+    assert ALONE.gather(rows, [2]).tolist() == [1.0, 1.0] and ALONE.from_first("x") == "x"
+    assert [part.tolist() for part in ALONE.shares(np.arange(2))] == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "message"),
+    [("one", "2", "RANK=one in the environment is no number"), ("2", "2", "RANK=2 with WORLD_SIZE=2")],
+)
+def test_variables_that_make_no_sense_are_refused(monkeypatch, rank, size, message):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(InputError, match=f"^{message}.*start with torchrun"):
+        find_processes()
+    monkeypatch.setenv("RANK", "1")
+    assert find_processes() == Processes(1, 2, 1)
+
+
+def test_the_command_under_torchrun(tmp_path):
+    """The whole command, as the README starts it: one run's files, printed once, and every prediction once."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for path in (ROOT / "data" / "sample").glob("*.csv"):
+        (data / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
+    make_trainer(tmp_path / "none").model.bert.save_pretrained(tmp_path / "tiny")
+    (tmp_path / "tiny" / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    out = [
+        option
+        for task in ("sst", "para", "sts")
+        for split in ("dev", "test")
+        for option in (f"--{task}_{split}_out", str(tmp_path / f"{task}-{split}.csv"))
+    ]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--",
+        str(ROOT / "multitask_classifier.py"),
+    ]
+    options = ["--option", "finetune", "--model", str(tmp_path / "tiny"), "--data", str(data), "--epochs", "1"]
+    run = tmp_path / "run"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        torchrun[4:4] = [f"--master-port={free.getsockname()[1]}"]
+    done = subprocess.run(
+        [*torchrun, *options, "--run", str(run), "--device", "cpu", *out], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("device     cpu") == 1 and "2 processes, each a part of every batch" in done.stdout
+    assert {path.name for path in run.iterdir()} == {
+        "best",
+        "config.json",
+        "metrics.jsonl",
+        "predictions",
+        "scores.json",
+    }
+    for path in (run / "predictions").iterdir():
+        assert len(path.read_text().splitlines()) == 10
+        assert (tmp_path / path.name.replace("-output", "")).read_bytes() == path.read_bytes()
