@@ -30,6 +30,8 @@ from sampling import Schedule, Step
 from schedules import SCHEDULES as LEARNING_RATES
 from schedules import set_learning_rate
 
+# Seconds between two lines about progress where there is no terminal to show a bar on.
+SAY_EVERY = 60
 # Steps between two looks at the loss on a GPU, which each time waits until the GPU has caught up.
 READ_EVERY = 16
 
@@ -63,6 +65,7 @@ class Progress:
     """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation.
 
     micro_batch: rows that go through the model at once, 0 for all; smaller than asked for where memory ran out.
+    losses: task -> sum of this epoch's losses, and how many they are.
     """
 
     epoch: int = 0
@@ -73,6 +76,7 @@ class Progress:
     tokens: int = 0
     history: list[dict] = field(default_factory=list)
     micro_batch: int = 0
+    losses: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Trainer:
@@ -105,7 +109,8 @@ class Trainer:
         self.progress = Progress(micro_batch=options.micro_batch)
         self.interrupted = False
         self.saved_at = time.monotonic()
-        self.unread: list[tuple[torch.Tensor, str]] = []
+        self.unread: list[tuple[torch.Tensor, str, str]] = []
+        self.running: dict[str, float] = {}
 
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
@@ -137,30 +142,29 @@ class Trainer:
         name = f"epoch {progress.epoch + 1}/{options.epochs}"
         quiet = None if self.processes.first else True
         with tqdm(total=len(steps), initial=progress.step, desc=name, disable=quiet, unit="batch", leave=False) as bar:
-            running, tokens, began = None, 0, time.monotonic()
-            mark = began
+            tokens, began = 0, time.monotonic()
+            mark = said = began
             for (task, rows), parts in zip(todo, prepared(self._parts, todo), strict=True):
                 done = progress.epoch * len(steps) + progress.step
                 set_learning_rate(self.optimizer, rate(done, self.total_steps, options.warmup))
                 loss = self._gradient(task, rows, parts, say)
                 self._step()
-                self.unread.append(
-                    (
-                        loss,
-                        f"epoch {progress.epoch + 1}, step {progress.step + 1}, task {task}, rows "
-                        f"{json.dumps([self.data[task].ids[row] for row in rows[:8]])}",
-                    )
-                )
+                ids = json.dumps([self.data[task].ids[row] for row in rows[:8]])
                 progress.step += 1
+                place = f"epoch {progress.epoch + 1}, step {progress.step}, task {task}, rows {ids}"
+                self.unread.append((loss, task, place))
                 if loss.device.type == "cpu" or progress.step % READ_EVERY == 0 or progress.step == len(steps):
-                    for value in self._read_losses():
-                        running = value if running is None else 0.98 * running + 0.02 * value
+                    self._read_losses()
                 step_tokens = int(self.data[task].lengths[rows].sum())
                 progress.tokens, tokens, now = progress.tokens + step_tokens, tokens + step_tokens, time.monotonic()
                 progress.seconds, mark = progress.seconds + now - mark, now
                 bar.update()
-                if running is not None:
-                    bar.set_postfix_str(f"loss {running:.3f}, {tokens / (now - began):,.0f} tokens/s", refresh=False)
+                losses = ", ".join(f"{task} {value:.3f}" for task, value in self.running.items())
+                words = f"{losses}, {tokens / (now - began):,.0f} tokens/s"
+                bar.set_postfix_str(words, refresh=False)
+                if bar.disable and now - said >= SAY_EVERY:  # not a terminal: a line now and then
+                    say(f"{name:>10}  step {progress.step:,} of {len(steps):,}: loss {words}")
+                    said = now
                 stop, save = self._asked(self.interrupted, now - self.saved_at > 60 * options.save_every)
                 if stop or save:
                     self._save()
@@ -217,14 +221,16 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _read_losses(self) -> list[float]:
-        """The losses not read yet: on a GPU this waits for it. Raises InputError for one that is not finite."""
-        values = torch.stack([loss for loss, _ in self.unread]).tolist() if self.unread else []
-        places, self.unread = [place for _, place in self.unread], []
-        for value, place in zip(values, places, strict=True):
+    def _read_losses(self) -> None:
+        """Take note of the losses not read yet: on a GPU this waits for it. Raises InputError for one not finite."""
+        values = torch.stack([loss for loss, _, _ in self.unread]).tolist() if self.unread else []
+        unread, self.unread = self.unread, []
+        for value, (_, task, place) in zip(values, unread, strict=True):
             if not math.isfinite(value):
                 raise InputError(f"the loss is {value} at {place}: try a lower --lr or --clip 1.0; {self._kept()}")
-        return values
+            total, count = self.progress.losses.get(task, (0.0, 0))
+            self.progress.losses[task] = [total + value, count + 1]
+            self.running[task] = 0.95 * self.running.get(task, value) + 0.05 * value
 
     def _asked(self, *flags: bool) -> list[bool]:
         """Flags that are up in any process."""
@@ -249,9 +255,11 @@ class Trainer:
                 "best": best,
                 "train_seconds": seconds,
                 "train_tokens": progress.tokens,
+                "train_loss": {task: total / count for task, (total, count) in progress.losses.items()},
                 **row,
             }
         )
+        progress.losses = {}
         if first:
             self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"

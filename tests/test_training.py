@@ -526,3 +526,39 @@ def test_a_gradient_that_is_not_finite_reaches_no_file(bench):
     with pytest.raises(InputError, match="is not finite after 1 epochs and 0 steps: try .*; there is no best model"):
         maker.train(loss=loss, evaluate=lambda trainer, number: (float(number), {}, ""))
     assert contents(maker.folder / "run") == before
+
+
+# --- what is said ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_has_each_task_s_mean_training_loss(bench):
+    seen = {}
+
+    def loss(trainer, number, batch):
+        real = batch.loss
+
+        def noted(outputs, labels):
+            value = real(outputs, labels)
+            seen.setdefault((trainer.progress.epoch, batch.task.name), []).append(value.item())
+            return value
+
+        batch.loss = noted
+
+    trainer, _ = bench().train(loss=loss)
+    rows = trainer.progress.history
+    assert rows[0]["train_loss"] == {}
+    for epoch in (0, 1):
+        wanted = {task: np.mean(values) for (e, task), values in seen.items() if e == epoch}
+        assert set(wanted) == {"sst", "para", "sts"} and rows[epoch + 1]["train_loss"] == pytest.approx(wanted)
+
+
+def test_where_there_is_no_terminal_a_line_a_minute(bench, monkeypatch):
+    clock, said = [0.0], []
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+
+    def half_a_minute(trainer, number, batch):
+        clock[0] += 30
+
+    bench(epochs=1).trainer(loss=half_a_minute).train(said.append)
+    steps = [line.split(": loss ")[0].split() for line in said if " step " in line]
+    assert steps == [["epoch", "1/1", "step", str(step), "of", "9"] for step in (2, 4, 6, 8)]
