@@ -54,7 +54,8 @@ class Gradients:
         """A mean over examples: each part's mean, weighted by its share of the rows."""
         losses = []
         for part in parts:
-            loss = part.loss(self.outputs(part), part.labels)
+            outputs = self.outputs(part)
+            loss = part.loss(outputs, part.labels)
             if len(part) != total:
                 loss = loss * (len(part) / total)
             self.scale(loss).backward()
