@@ -54,6 +54,16 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float | None:
 METRICS = {"accuracy": accuracy, "macro_f1": macro_f1, "pearson": pearson}
 
 
+def check_known(tasks: Iterable[Task]) -> None:
+    """Raises InputError for a task with a loss or a metric that nobody has defined."""
+    for task in tasks:
+        for what, name, known in (("loss", task.loss, LOSSES), *(("metric", name, METRICS) for name in task.metrics)):
+            if name not in known:
+                raise InputError(
+                    f"task {task.name!r} in tasks.py: {what} {name!r} is not known; known: {', '.join(known)}"
+                )
+
+
 @dataclass
 class Predictions:
     """A model's answers for one file, in the file's order.
@@ -97,8 +107,7 @@ def predict(
     """
     was_training = model.training
     model.eval()
-    shape = (len(data), data.task.output_size) if data.task.output_size else (len(data),)
-    answers = torch.zeros(shape, device=model.device)
+    answers = torch.zeros(data.task.output_shape(len(data)), device=model.device)
     own = list(data.chunks(batch_size))[processes.rank :: processes.size]
     for rows, parts in zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True):
         answers[torch.from_numpy(rows)] = _outputs(model, data, rows, parts)

@@ -56,29 +56,38 @@ class TaskHead(nn.Module):
         for layer in self.attention:
             layer.initialize(config.attention_init)
         self.pooler = make_pooler(config.pooler, hidden_size)
-        # One linear map. For a pair the same map W serves both sentences, and the score is <W a, W b>.
-        self.output = nn.Linear(hidden_size, task.output_size or task.output_multiple * hidden_size)
+        # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
+        self.dot = task.output_size is None
+        given = 3 * hidden_size if task.is_pair and not self.dot else hidden_size
+        self.output = nn.Linear(given, task.output_multiple * hidden_size if self.dot else task.output_size)
         if config.pair_score not in PAIR_SCORES:
             raise InputError(f"--pair_score {config.pair_score}: not known; known: {', '.join(PAIR_SCORES)}")
         # A correlation has no use for an offset, so only a score that is compared with zero gets one.
-        calibrated = task.is_pair and task.label_kind == "binary" and config.pair_score == "calibrated"
+        calibrated = self.dot and task.label_kind == "binary" and config.pair_score == "calibrated"
         self.offset = nn.Parameter(torch.zeros(())) if calibrated else None
 
     def forward(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
-        """Packed hidden states (R, H) of S sentences -> class logits (S, C), or for pairs one score a pair (S / 2,)."""
+        """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 pairs.
+
+        They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>; with an output_size, W is
+        given [a; b; |a - b|], the classifier of Reimers and Gurevych 2019 (arXiv 1908.10084, section 3).
+        """
         vectors = dropout(self.represent(states, layout), self.config.dropout_prob, self.training)  # (S, H)
+        if self.dot:
+            first, second = self.output(vectors).chunk(2, dim=0)
+            scores = (first * second).sum(dim=-1)  # (n,)
+            return scores if self.offset is None else scores + self.offset
+        if self.task.is_pair:
+            first, second = vectors.chunk(2, dim=0)
+            vectors = torch.cat([first, second, (first - second).abs()], dim=-1)  # (n, 3H)
         outputs = self.output(vectors)
-        if not self.task.is_pair:
-            return outputs
-        first, second = outputs.chunk(2, dim=0)
-        scores = (first * second).sum(dim=-1)
-        return scores if self.offset is None else scores + self.offset
+        return outputs.view(self.task.output_shape(len(outputs)))
 
     @torch.no_grad()
     def calibrate(self, states: tuple[torch.Tensor, ...], layout: Layout, positive: float) -> None:
         """Set W's scale and the offset from some pairs: logits of deviation 1 around the log odds of `positive`.
 
-        Similar sentences have a large positive score <W a, W b> whatever W is (about 110 for the embedded weights after
+        Similar sentences have a large positive score <W a, W b> whatever W is (about 100 for the embedded weights after
         a cross-attention layer). A model trained from there makes every score small and stays above zero: it calls all
         pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset are left alone,
         and so is W's scale where the pairs' scores don't differ.
@@ -90,6 +99,7 @@ class TaskHead(nn.Module):
         scores = self.forward(states, layout)
         deviation = scores.std(correction=min(1, len(scores) - 1))
         if deviation > 1e-5 * scores.abs().max():  # or else it is rounding, and one pair has none
+            # The score is quadratic in (W, b): to divide it by the deviation, W and b are divided by its square root.
             self.output.weight.mul_(deviation.rsqrt())
             self.output.bias.mul_(deviation.rsqrt())
         self.offset.zero_()

@@ -1,13 +1,27 @@
-"""Tasks as data: one entry says all that is particular to a task, so that no other file mentions one by name.
+"""Tasks as data: one entry says all that training, prediction files and the data check need to know of a task.
 
 File formats and prediction headers are those of the CS 224N default project (its spelling of "Similiary" included).
+Other files name a task only where the course does: its evaluation functions, its model's methods, its submission and
+leaderboard score, and the default of --tasks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from errors import InputError
+from errors import InputError, quoted
+
+SPLITS = ("train", "dev", "test")
+LABEL_KINDS = ("class", "binary", "score")
+# What a loss or metric can say something of; one that is not listed here may be given any kind of label.
+KINDS_OF = {
+    "cross_entropy": ("class",),
+    "binary_cross_entropy": ("binary",),
+    "negative_pearson": ("binary", "score"),
+    "accuracy": ("class", "binary"),
+    "macro_f1": ("class", "binary"),
+}
 
 
 @dataclass(frozen=True)
@@ -15,9 +29,12 @@ class Task:
     """A task: what its files hold, what its head looks like, how it is trained and judged.
 
     files: split -> file name in the data folder. columns: one text column, or two for a pair. label_kind, label_range:
-    see datasets.read_examples. output_size: numbers the output map gives; `None` means output_multiple * H, and the
-    prediction is the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are
-    reported. attention: kind and number of the poster's attention layers.
+    see datasets.read_examples; classes are numbered from 0. output_size: numbers that the output map gives, one a class
+    (label_kind "class"), else 1. `None`, for pairs of another kind: the map gives output_multiple * H, and the score is
+    the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are reported.
+    attention: kind and number of the poster's attention layers.
+
+    Raises InputError where these contradict each other.
     """
 
     name: str
@@ -35,9 +52,57 @@ class Task:
     output_size: int | None = None
     output_multiple: int = 1
 
+    def __post_init__(self):
+        for fault in self._faults():
+            raise InputError(f"task {quoted(self.name)} in tasks.py: {fault}")
+
+    def _faults(self) -> Iterator[str]:
+        """What is wrong with the entry, and what is wanted."""
+        if not self.name.isidentifier():
+            yield "name a task with letters, digits and underscores, as its options and files are named after it"
+        if sorted(self.files) != sorted(SPLITS):
+            yield f"files are of {', '.join(self.files) or 'no split'}; wanted one of each of {', '.join(SPLITS)}"
+        if isinstance(self.columns, str) or len(self.columns) not in (1, 2):
+            yield f"columns is {quoted(self.columns)}; wanted a tuple of one text column, or of two for a pair"
+        if self.label_kind not in LABEL_KINDS:
+            yield f"label_kind is {quoted(self.label_kind)}; wanted one of {', '.join(LABEL_KINDS)}"
+        yield from self._output_faults()
+        for what, name in (("loss", self.loss), *(("metrics", name) for name in self.metrics)):
+            if self.label_kind not in KINDS_OF.get(name, LABEL_KINDS):
+                yield f"{what} {name} is for labels of kind {' or '.join(KINDS_OF[name])}, not {self.label_kind}"
+        if self.metric not in self.metrics:
+            yield f"metric {quoted(self.metric)} is not among its metrics ({', '.join(self.metrics)}): add it there"
+        kind, layers = self.attention
+        if kind not in ("self", "cross") or not isinstance(layers, int) or layers < 0:
+            yield f"attention is {quoted(self.attention)}; wanted ('self' or 'cross', number of layers)"
+        if kind == "cross" and not self.is_pair:
+            yield "cross-attention needs two text columns; wanted attention ('self', number of layers)"
+
+    def _output_faults(self) -> Iterator[str]:
+        (low, high), size = self.label_range, self.output_size
+        if self.label_kind == "class":
+            if low != 0 or high < 1 or high != int(high):
+                yield f"label_range is {low} to {high}; wanted classes numbered from 0 to 1 or more"
+            if size != high + 1:
+                yield f"output_size is {size}; wanted {high + 1}, one output for each class from 0 to {high}"
+        else:
+            if self.label_kind == "binary" and (low, high) != (0, 1):
+                yield f"label_range is {low} to {high}; wanted 0 to 1 for binary labels"
+            if not low < high:
+                yield f"label_range is {low} to {high}; wanted the smallest label, then the largest"
+            if size != 1 and not (size is None and self.is_pair):
+                pair = ", or None for the dot product of both sentences" if self.is_pair else ""
+                yield f"output_size is {size}; wanted 1{pair}, as a {self.label_kind} label is one number"
+        if self.output_multiple < 1 or (size is not None and self.output_multiple != 1):
+            yield f"output_multiple is {self.output_multiple}; it goes with output_size None alone, and is at least 1"
+
     @property
     def is_pair(self) -> bool:
         return len(self.columns) == 2
+
+    def output_shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of a head's outputs: (rows, C) logits of C classes, or (rows,): a logit or a score each."""
+        return (rows, self.output_size) if self.label_kind == "class" else (rows,)
 
     def predictions_file(self, split: str) -> str:
         """Name of the CSV with this task's predictions, in the course's predictions/ folder."""

@@ -219,7 +219,7 @@ def test_gradients_reach_every_parameter_that_learns(task, name, encoder):
 def test_a_batch_of_one_keeps_its_dimension(task, encoder):
     head = build(task, HeadConfig(1))
     rows = both_sides([0]) if task.is_pair else SENTENCES[:1]
-    assert head(*encode(encoder, rows)).shape == ((1,) if task.is_pair else (1, task.output_size))
+    assert head(*encode(encoder, rows)).shape == task.output_shape(1)
 
 
 def test_unknown_words_are_refused():

@@ -6,7 +6,7 @@ Follows the CS 224N default project's handout and starter.
 import pytest
 
 from errors import InputError
-from losses import LOSSES
+from evaluation import check_known
 from tasks import PARA, SST, STS, TASKS, leaderboard_score, parse_tasks
 
 
@@ -27,13 +27,19 @@ def test_files_and_headers_are_the_courses():
     ]
 
 
+def test_the_posters_heads():
+    assert [(task.attention, task.output_size, task.output_multiple) for task in (SST, PARA, STS)] == [
+        (("self", 2), 5, 1),
+        (("cross", 1), None, 1),
+        (("cross", 3), None, 4),
+    ]
+
+
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=lambda task: task.name)
 def test_an_entry_agrees_with_itself(task):
     assert TASKS[task.name] is task
-    assert task.is_pair == (task.attention[0] == "cross") == (task.output_size is None)
-    assert task.metric in task.metrics and task.loss in LOSSES
-    if task.label_kind == "class":
-        assert task.output_size == task.label_range[1] + 1 and task.loss == "cross_entropy"
+    check_known([task])
+    assert task.header.startswith("id \t ") and task.title.isprintable()
 
 
 def test_names_become_tasks_in_the_order_given():
