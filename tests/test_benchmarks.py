@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from bert import BertConfig, BertModel
+from datasets import read_examples
+from tokenizer import BertTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -232,6 +234,21 @@ def test_pretrain_speed(bench, tiny_folder):
             assert found["again_over_once"] == pytest.approx(10 * again / (one_pass + 10 * once), rel=1e-2)
             assert found["once_over_pass"] == pytest.approx(1 + 10 * once / one_pass, rel=1e-2)
     assert "poster, all" in printed
+
+
+def test_recipe_cost(bench):
+    row, printed = bench("recipe_cost", "--data", SAMPLE, "--epochs", 2, "--share", 0.5)
+    tokenizer = BertTokenizer.from_pretrained("all-MiniLM-L6-v2")
+    size, layers, wanted = 768, 12, 0
+    maps = layers * (4 * size**2 + 2 * size * 4 * size) + 2 * 4 * size**2 + 5 * size  # the encoder's and sentiment's
+    for split, passes in (("train", 3 * 2), ("dev", 2)):
+        table = read_examples(SAMPLE / f"ids-sst-{split}.csv", label="sentiment")
+        lengths = np.array([len(ids) for ids in tokenizer.encode_batch([row.sentence for row in table]).ids])
+        wanted += passes * int(2 * maps * lengths.sum() + 4 * size * layers * (lengths**2).sum())
+    assert row["operations"]["sst"] == pytest.approx(wanted, rel=1e-3)
+    total = sum(row["operations"].values())
+    assert row["hours"] == pytest.approx(total / 65e12 / 0.5 / 3600 + row["hours_of_adamw"], rel=1e-3)
+    assert "141,504" in printed  # rows that the poster trained on
 
 
 def test_scale(bench, tiny_folder):
