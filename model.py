@@ -117,6 +117,15 @@ class MultitaskBERT(nn.Module):
             self.bert.eval()
         return self
 
+    def compile_layers(self) -> None:
+        """Let torch.compile fuse what lies between the encoder's matrix products (GELU; dropout, add & norm), for a GPU.
+
+        Attention is left out: its shapes are other ones for every batch.
+        """
+        for layer in self.bert.encoder.layer:
+            for part in (layer.attention.output, layer.intermediate, layer.output):
+                part.compile(dynamic=True)
+
     @property
     def device(self) -> torch.device:
         return self.bert.embeddings.word_embeddings.weight.device

@@ -32,7 +32,7 @@ from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, predict, write_predictions
 from files import atomic_write_all, cannot, write_json
-from frozen import Store
+from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
 from options import (
     COMMAND,
@@ -118,6 +118,10 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
+    if args.compile and device.type != "cuda":
+        raise InputError(
+            f"--compile: for a GPU alone, not {device.type}: on a CPU the layers written by hand are faster"
+        )
     source = weights.find(args.model)
     origin = f"model      {source.origin}"
     say(textwrap.fill(origin, 120, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False))
@@ -193,6 +197,8 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     encoder = BertModel.from_pretrained(job.source.path)
     model = MultitaskBERT(model_config(job, tasks), encoder).to(job.device)
     model.autocast = job.precision.dtype
+    if args.compile:
+        model.compile_layers()
     data = {task.name: job.data[task.name] for task in tasks}
     train = {name: splits["train"] for name, splits in data.items()}
     sizes = {name: len(rows) for name, rows in train.items()}
@@ -200,7 +206,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
     say(describe_cost(model, data, schedule, args.option))
     if args.option == "pretrain":
-        encode_once(job, model, data)
+        encode_once(job, model, data, say)
     for rows in train.values():
         calibrate(model, rows, args.seed)
     processes.copy_from_first(model.state_dict().values())
@@ -249,15 +255,26 @@ def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
         model.calibrate(rows.batch(some).to(model.device), share)
 
 
-def encode_once(job: Job, model: MultitaskBERT, data: dict) -> None:
-    """Encode every distinct sentence with the frozen encoder, or find it on disk."""
-    files = [rows for splits in data.values() for rows in splits.values()]
-    sentences = [ids for rows in files for side in rows.sentences for ids in side]
-    total = sum(len(ids) for ids in {ids.tobytes(): ids for ids in sentences}.values())
-    with tqdm(total=total, desc="encoding once", unit="token", unit_scale=True, disable=None, leave=False) as bar:
-        store = Store.build(model.bert, job.source.sha256, sentences, CACHE, lambda done: bar.update(done - bar.n))
-    for rows in files:
-        rows.encodings = store
+def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
+    """Compute once, or find on disk, what the heads read of the frozen encoder's output; the same for the same."""
+    alike: dict[str, list[str]] = {}
+    for name in data:
+        alike.setdefault(model.heads[name].reads, []).append(name)
+    for names in alike.values():
+        files = [rows for name in names for rows in data[name].values()]
+        sentences = [ids for rows in files for side in rows.sentences for ids in side]
+        total = sum(len(ids) for ids in {ids.tobytes(): ids for ids in sentences}.values())
+        source = Source(model.bert, job.source.sha256, model.heads[names[0]], model.autocast)
+        with tqdm(total=total, desc="encoding once", unit="token", unit_scale=True, disable=None, leave=False) as bar:
+
+            def tell_above(text: str, names=names) -> None:
+                with tqdm.external_write_mode():
+                    say(f"encodings  {', '.join(names)}: {text}")
+
+            progress = lambda done, bar=bar: bar.update(done - bar.n)  # noqa: E731
+            store = Store.build(source, sentences, CACHE, job.args.cache_gb, tell_above, progress)
+        for rows in files:
+            rows.read_from(store)
 
 
 def describe_score(found: Predictions) -> str:

@@ -42,7 +42,7 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "resume")
+MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "compile", "resume")
 LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
@@ -155,6 +155,9 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PRECISIONS,
         default="auto",
         help="of matrix products; auto (default): on a GPU bf16 where it has that, else fp16; elsewhere fp32",
+    )
+    where.add_argument(
+        "--compile", action="store_true", help="torch.compile for a GPU: minutes to start, then faster (default: off)"
     )
     where.add_argument(
         "--micro_batch",

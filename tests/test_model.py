@@ -5,6 +5,7 @@ Follows model.py's promises and the interface of the CS 224N default project's M
 
 import json
 import math
+import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -462,3 +463,27 @@ def test_every_known_activation_survives_the_round_trip(build, tmp_path):
     for name in bert.ACTIVATIONS:
         build(("sst",), encoder={"hidden_act": name}).save_pretrained(tmp_path / name)
         assert MultitaskBERT.from_pretrained(tmp_path / name).bert.config.hidden_act == name
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+def test_compiled_layers_are_the_same_function(tiny, tiny_tokenizer, monkeypatch):
+    """On a CPU, where it is of no use, since no GPU is at hand; without the layers by hand, which would go past it."""
+    monkeypatch.setattr(SWITCHES, "by_hand", False)
+    found = []
+    for compiled in (False, True):
+        model = MultitaskBERT(ModelConfig.for_tasks(), tiny(seed=1)).eval()
+        names = list(model.state_dict())
+        if compiled:
+            model.load_state_dict(found[0][0])
+            model.compile_layers()
+        assert list(model.state_dict()) == names  # weights keep their names
+        batches = [data(task, tiny_tokenizer).batch(np.arange(size)) for task, size in ((SST, 3), (STS, 8))]
+        losses = [model.loss(batch) for batch in batches]
+        sum(losses).backward()
+        found.append(
+            (model.state_dict(), losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+        )
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-5)
+    assert found[0][2].keys() == found[1][2].keys()
+    for name, gradient in found[0][2].items():
+        torch.testing.assert_close(gradient, found[1][2][name], atol=1e-4, rtol=1e-4, msg=name)
