@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import weights
 from errors import InputError
 from files import read_json, write_json
-from fused import layer_by_hand, runs_by_hand
+from fused import layer_by_hand, look_up, runs_by_hand
 from packed import SWITCHES, Layout, add_dropout, dropout, packed_attention
 
 ACTIVATIONS = {
@@ -129,7 +129,7 @@ class BertEmbeddings(nn.Module):
 
         No segment ids: all 0.
         """
-        embedded = self.word_embeddings(input_ids) + self.position_embeddings(positions)
+        embedded = look_up(self.word_embeddings, input_ids) + self.position_embeddings(positions)
         if token_type_ids is None:
             embedded = embedded + self.token_type_embeddings.weight[0]
         else:

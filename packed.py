@@ -28,6 +28,7 @@ class Switches:
     cheap_dropout: masks from 16 random bits an element instead of one Bernoulli draw an element (CPU only).
     first_only: a last layer read at the first token alone is computed for the first token alone.
     by_hand: a layer's gradients written out (fused.py) instead of found by autograd (CPU only).
+    lazy_zeros: of the word embeddings' gradient only the rows looked up are written (fused.py, CPU only).
     """
 
     packing: bool = True
@@ -35,6 +36,7 @@ class Switches:
     cheap_dropout: bool = True
     first_only: bool = True
     by_hand: bool = True
+    lazy_zeros: bool = True
 
 
 SWITCHES = Switches()

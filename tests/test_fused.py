@@ -4,6 +4,7 @@ Follows fused.py's promises; the reference is autograd on the same layer.
 """
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import bert
 import fused
 import packed
 from bert import BertLayer
+from fused import look_up
 from packed import SWITCHES, Layout
 
 LENGTHS = [4, 9, 1, 4, 8, 2]
@@ -153,3 +155,40 @@ def test_autograd_serves_elsewhere(why, build, layout, calls, monkeypatch):
     with torch.set_grad_enabled(why != "no gradients"), torch.autocast("cpu", enabled=why == "autocast"):
         out = layer(hidden, mask)
     assert out.isfinite().all() and not calls
+
+
+# --- Word embeddings
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("padding_idx", [None, 2])
+@pytest.mark.parametrize("shape", [(7,), (3, 4)])
+def test_looking_up_rows_and_their_gradient(shape, padding_idx, dtype):
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(9, 5, padding_idx=padding_idx, dtype=dtype)
+    ids = torch.tensor([0, 2, 3, 2, 0, 1, 2, 3, 3, 1, 0, 2])[: math.prod(shape)].view(shape)
+    weight = torch.randn(*shape, 5, dtype=dtype)
+    found, plain = look_up(embedding, ids), embedding(ids)
+    assert torch.equal(found, plain) and type(found.grad_fn) is not type(plain.grad_fn)
+    (gradient,), (wanted,) = (torch.autograd.grad((out * weight).sum(), embedding.weight) for out in (found, plain))
+    assert wanted[0].abs().max() > 0 and (wanted[4:] == 0).all()
+    torch.testing.assert_close(gradient, wanted)
+
+
+def test_gradients_of_several_batches_add_up():
+    torch.manual_seed(0)
+    embedding, total = torch.nn.Embedding(9, 5), torch.zeros(9, 5)
+    for ids in (torch.tensor([1, 1, 3]), torch.tensor([3, 8])):
+        look_up(embedding, ids).sum().backward()
+        total.index_add_(0, ids, torch.ones(len(ids), 5))
+    assert torch.equal(embedding.weight.grad, total)
+
+
+@pytest.mark.parametrize("why", ["no gradients", "frozen", "half precision", "the switch"])
+def test_the_librarys_look_up_serves_elsewhere(why, monkeypatch):
+    monkeypatch.setattr(fused, "_LookUp", None)
+    monkeypatch.setattr(SWITCHES, "lazy_zeros", why != "the switch")
+    embedding = torch.nn.Embedding(9, 5, dtype=torch.bfloat16 if why == "half precision" else None)
+    embedding.requires_grad_(why != "frozen")
+    with torch.set_grad_enabled(why != "no gradients"):
+        assert torch.equal(look_up(embedding, torch.tensor([3, 1])), embedding.weight[[3, 1]])

@@ -396,7 +396,7 @@ def test_the_gradients_written_by_hand_are_right(first_only, case, monkeypatch):
 # --- The whole encoder
 
 
-@pytest.mark.parametrize("switch", ["packing", "grouping", "cheap_dropout", "by_hand"])
+@pytest.mark.parametrize("switch", ["packing", "grouping", "cheap_dropout", "by_hand", "lazy_zeros"])
 def test_a_switch_changes_no_output_and_no_gradient(switch, tiny, monkeypatch):
     monkeypatch.setattr(packed, "GROUP_COST", 4)  # several groups even in a small batch
     model = tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
