@@ -241,7 +241,9 @@ def _answers(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.dev
     labels, sentences = [], []
     for batch in dataloader:
         inputs = [batch[f"{name}{side}"].to(device) for side in sides for name in ("token_ids", "attention_mask")]
-        values = decide(task, methods[task.name](*inputs).float().cpu().numpy()).tolist()
+        outputs = methods[task.name](*inputs).float().cpu().numpy()
+        # Of a pair the course asks for "a single logit", which models give as (B,), (B, 1), or () for a batch of one.
+        values = decide(task, outputs.flatten() if task.is_pair else outputs).tolist()
         for i, value in zip(batch["sent_ids"], values, strict=True):
             if i in predictions:
                 raise InputError(

@@ -282,6 +282,20 @@ def test_the_courses_functions_give_what_predict_gives(model, loaders, tiny_toke
         assert tested[2 * number : 2 * number + 2] == (predictions, ids)
 
 
+@pytest.mark.parametrize("shape", [lambda x: x.unsqueeze(dim=1), torch.squeeze], ids=["a column", "squeezed"])
+def test_a_single_logit_a_pair_in_other_shapes(model, loaders, shape):
+    """(B, 1), as a linear layer gives it, and what squeezing leaves of it: () for the last batch, of one pair."""
+    order, device = (3, 0, 5, 1, 4), torch.device("cpu")
+    wanted = model_eval_multitask(*loaders(order=order), model, device)
+    tested = model_eval_test_multitask(*loaders(labels=False, order=order), model, device)
+    assert len(set(wanted[7])) > 2  # so that an answer in the wrong place is seen
+    paraphrase, similarity = model.predict_paraphrase, model.predict_similarity
+    model.predict_paraphrase = lambda *inputs: shape(paraphrase(*inputs))
+    model.predict_similarity = lambda *inputs: shape(similarity(*inputs))
+    assert model_eval_multitask(*loaders(order=order), model, device) == wanted
+    assert model_eval_test_multitask(*loaders(labels=False, order=order), model, device) == tested
+
+
 def test_sst_alone(model, loaders):
     found = model_eval_sst(loaders()[0], model, torch.device("cpu"))
     score, f1, predictions, labels, sentences, ids = found
