@@ -21,6 +21,7 @@ from pathlib import Path
 
 from errors import InputError, quoted
 from files import cannot
+from tasks import PARA, SST, STS
 
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LABEL_RANGES = {"class": (0, 4), "binary": (0, 1), "score": (0.0, 5.0)}
@@ -320,6 +321,18 @@ def load_multitask_data(sentiment_filename, paraphrase_filename, similarity_file
     return _sentences(sentiment), num_labels, _pairs(paraphrase), _pairs(similarity)
 
 
+def load_multitask_test_data(folder: str | os.PathLike = "data"):
+    """The test texts alone: (sentences, paraphrase pairs, similarity pairs), as the 2023 season's starter has it.
+
+    That starter imports it and never calls it, since it names files that were never handed out: this reads those that
+    were, `*-test-student.csv`. For ids, take `load_multitask_data` with split "test". Raises InputError as
+    `read_examples`.
+    """
+    files = (Path(folder) / task.files["test"] for task in (SST, PARA, STS))
+    sentiment, _, paraphrase, similarity = load_multitask_data(*files, split="test")
+    return [sentence for sentence, _ in sentiment], [row[:2] for row in paraphrase], [row[:2] for row in similarity]
+
+
 def _sentences(table: Table) -> list[tuple]:
     return [(e.sentence, e.id) if e.label is None else (e.sentence, e.label, e.id) for e in table]
 
@@ -329,7 +342,13 @@ def _pairs(table: Table) -> list[tuple]:
 
 
 class _Rows:
-    """The course's rows with a `collate_fn` that makes a batch of them; torch's DataLoader asks for no more."""
+    """The course's rows with a `collate_fn` that makes a batch of them; torch's DataLoader asks for no more.
+
+    `pad_data` (both seasons) gives a batch's parts as a tuple, and `collate_fn` gives them by their `names`, in the
+    same order: overriding `pad_data` alone changes both.
+    """
+
+    names: tuple[str, ...]
 
     def __init__(self, dataset: list[tuple], args):
         """args: the command's options; the tokenizer is that of `args.model`, or of the default model without one."""
@@ -345,6 +364,9 @@ class _Rows:
     def __getitem__(self, index):
         return self.dataset[index]
 
+    def collate_fn(self, all_data: list[tuple]) -> dict:
+        return dict(zip(self.names, self.pad_data(all_data), strict=True))
+
     def _tokens(self, sentences):
         return self.tokenizer(sentences, return_tensors="pt", padding=True, truncation=True)
 
@@ -352,22 +374,22 @@ class _Rows:
 class SentenceClassificationTestDataset(_Rows):
     """Rows (sentence, id) -> `token_ids` and `attention_mask` `(B, T)`, `sents`, `sent_ids`."""
 
-    def collate_fn(self, all_data):
-        sents, sent_ids = [row[0] for row in all_data], [row[-1] for row in all_data]
+    names = ("token_ids", "attention_mask", "sents", "sent_ids")
+
+    def pad_data(self, data):
+        sents = [row[0] for row in data]
         tokens = self._tokens(sents)
-        return {
-            "token_ids": tokens["input_ids"],
-            "attention_mask": tokens["attention_mask"],
-            "sents": sents,
-            "sent_ids": sent_ids,
-        }
+        return tokens["input_ids"], tokens["attention_mask"], sents, [row[-1] for row in data]
 
 
 class SentenceClassificationDataset(SentenceClassificationTestDataset):
-    """Rows (sentence, label, id) -> the same and `labels` `(B,)`, int64."""
+    """Rows (sentence, label, id) -> the same and, before `sents`, `labels` `(B,)`, int64."""
 
-    def collate_fn(self, all_data):
-        return {**super().collate_fn(all_data), "labels": _labels([row[1] for row in all_data])}
+    names = ("token_ids", "attention_mask", "labels", "sents", "sent_ids")
+
+    def pad_data(self, data):
+        *tokens, sents, sent_ids = super().pad_data(data)
+        return *tokens, _labels([row[1] for row in data]), sents, sent_ids
 
 
 class SentencePairTestDataset(_Rows):
@@ -376,30 +398,30 @@ class SentencePairTestDataset(_Rows):
     i is 1 and 2: the two sentences are separate, each padded to the longest of its own side.
     """
 
-    def collate_fn(self, all_data):
-        batch = {}
-        for i in (1, 2):
-            tokens = self._tokens([row[i - 1] for row in all_data])
-            batch[f"token_ids_{i}"] = tokens["input_ids"]
-            batch[f"token_type_ids_{i}"] = tokens["token_type_ids"]
-            batch[f"attention_mask_{i}"] = tokens["attention_mask"]
-        return {**batch, "sent_ids": [row[-1] for row in all_data]}
+    names = (*(f"{name}_{i}" for i in (1, 2) for name in ("token_ids", "token_type_ids", "attention_mask")), "sent_ids")
+
+    def pad_data(self, data):
+        sides = (self._tokens([row[i] for row in data]) for i in (0, 1))
+        tokens = (side[name] for side in sides for name in ("input_ids", "token_type_ids", "attention_mask"))
+        return *tokens, [row[-1] for row in data]
 
 
 class SentencePairDataset(SentencePairTestDataset):
-    """Rows (sentence1, sentence2, label, id) -> the same and `labels` `(B,)`.
+    """Rows (sentence1, sentence2, label, id) -> the same and, before `sent_ids`, `labels` `(B,)`.
 
     They are int64 for whole-number labels and float32 for similarities (with `isRegression`, the starter's spelling,
     for whole numbers too): 4.6 stays 4.6, and no device lacks float32.
     """
 
+    names = (*SentencePairTestDataset.names[:-1], "labels", "sent_ids")
+
     def __init__(self, dataset: list[tuple], args, isRegression: bool = False):
         super().__init__(dataset, args)
         self.isRegression = isRegression
 
-    def collate_fn(self, all_data):
-        labels = _labels([row[2] for row in all_data], self.isRegression)
-        return {**super().collate_fn(all_data), "labels": labels}
+    def pad_data(self, data):
+        *tokens, sent_ids = super().pad_data(data)
+        return *tokens, _labels([row[2] for row in data], self.isRegression), sent_ids
 
 
 def _labels(labels: list, regression: bool = False):

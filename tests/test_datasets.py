@@ -24,6 +24,7 @@ from datasets import (
     SentencePairTestDataset,
     load_data,
     load_multitask_data,
+    load_multitask_test_data,
     preprocess_string,
     read_examples,
 )
@@ -332,6 +333,20 @@ def test_load_multitask_data(course, capsys):
     )
 
 
+def test_load_multitask_test_data(course, tmp_path, monkeypatch):
+    """The names that the course gives its test files, in data/ of where the script runs."""
+    (tmp_path / "data").mkdir()
+    for path, name in zip(course.test, ("ids-sst", "quora", "sts"), strict=True):
+        path.rename(tmp_path / "data" / f"{name}-test-student.csv")
+    monkeypatch.chdir(tmp_path)
+    wanted = (["fine ."], [("a ?", "b ?")], [("a .", "b .")])
+    assert load_multitask_test_data() == wanted
+    monkeypatch.chdir("/")
+    assert load_multitask_test_data(tmp_path / "data") == wanted
+    with pytest.raises(InputError, match="cannot read .*ids-sst-test-student.csv"):
+        load_multitask_test_data(tmp_path)
+
+
 def test_load_data(course):
     rows, classes = load_data(course.train[0], "train")
     assert classes == 2 and rows[1] == ("dull .", 1, "s2")
@@ -378,6 +393,57 @@ def test_pair_batches_as_the_starter_drives_them(course):
     _, _, para, _ = load_multitask_data(*course.test, split="test")
     (batch,) = batches(SentencePairTestDataset(para, args))
     assert "labels" not in batch and batch["sent_ids"] == ["p9"]
+
+
+def test_pad_data_gives_the_parts_in_the_starters_order(course):
+    """As tuples, which a script unpacks; `collate_fn` gives the very same by name."""
+    args = SimpleNamespace()
+    single, _, para, sts = load_multitask_data(*course.train)
+    single_test, _, para_test, _ = load_multitask_data(*course.test, split="test")
+
+    def check(dataset, sentences, names):
+        rows = dataset.dataset
+        parts = dict(zip(names, dataset.pad_data(rows), strict=True))
+        batch = dataset.collate_fn(rows)
+        assert set(batch) == set(names)
+        for name, part in parts.items():
+            assert torch.equal(part, batch[name]) if isinstance(part, torch.Tensor) else part == batch[name]
+        for i, texts in enumerate(sentences, start=1):
+            side = f"_{i}" if len(sentences) == 2 else ""
+            tokens = dataset.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+            assert torch.equal(parts["token_ids" + side], tokens["input_ids"])
+            assert torch.equal(parts["attention_mask" + side], tokens["attention_mask"])
+        assert parts["sent_ids"] == [row[-1] for row in rows]
+        assert "labels" not in parts or parts["labels"].tolist() == pytest.approx([row[-2] for row in rows])
+        assert "sents" not in parts or parts["sents"] == sentences[0]
+
+    texts = [[row[0] for row in single]]
+    check(
+        SentenceClassificationDataset(single, args),
+        texts,
+        ["token_ids", "attention_mask", "labels", "sents", "sent_ids"],
+    )
+    texts = [[row[0] for row in single_test]]
+    check(
+        SentenceClassificationTestDataset(single_test, args),
+        texts,
+        ["token_ids", "attention_mask", "sents", "sent_ids"],
+    )
+    sides = [f"{name}_{i}" for i in (1, 2) for name in ("token_ids", "token_type_ids", "attention_mask")]
+    for rows in (para, sts):
+        texts = [[row[i] for row in rows] for i in (0, 1)]
+        check(SentencePairDataset(rows, args), texts, [*sides, "labels", "sent_ids"])
+    texts = [[row[i] for row in para_test] for i in (0, 1)]
+    check(SentencePairTestDataset(para_test, args), texts, [*sides, "sent_ids"])
+
+
+def test_a_dataset_of_ones_own_changes_its_batches_by_pad_data_alone(course):
+    class Longer(SentenceClassificationTestDataset):
+        def pad_data(self, data):
+            return super().pad_data([(f"{sentence} indeed", name) for sentence, name in data])
+
+    (batch,) = batches(Longer([("dull", "a")], SimpleNamespace()))
+    assert batch["sents"] == ["dull indeed"] and batch["token_ids"].shape == (1, 4)
 
 
 def test_batches_of_one_and_shuffled(course):
