@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from losses import LOSSES, MEANS
 from packed import Group, Layout
 from tasks import Task
 from tokenizer import BertTokenizer
+
+if TYPE_CHECKING:
+    from frozen import Store
 
 Item, Made = TypeVar("Item"), TypeVar("Made")
 
@@ -32,27 +35,34 @@ class Batch:
     """n rows of one task: S = n sentences, or S = 2n for pairs.
 
     ids: the rows' ids. input_ids: (S, T), 0 at padding. layout: which of them are real. labels: (n,) or None.
-    states: packed hidden states (R, H) where the encoder ran before (frozen encoder), else None.
+    Where a frozen encoder ran before, one of: states, packed hidden states (R, H); features, a pooler's (S, F), which
+    are all that is needed, so that input_ids and layout are None.
     """
 
     task: Task
     ids: list[str]
-    input_ids: torch.Tensor
-    layout: Layout
+    input_ids: torch.Tensor | None
+    layout: Layout | None
     labels: torch.Tensor | None
     states: tuple[torch.Tensor, ...] | None = None
+    features: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def tokens(self) -> int:
-        """Real tokens, [CLS] and [SEP] counted."""
+        """Real tokens, [CLS] and [SEP] counted. A batch of features has none."""
         return self.layout.rows.numel()
 
     @property
+    def encoded(self) -> bool:
+        """Whether the encoder has run before."""
+        return self.states is not None or self.features is not None
+
+    @property
     def device(self) -> torch.device:
-        return self.input_ids.device
+        return (self.input_ids if self.features is None else self.features).device
 
     @property
     def loss_is_mean(self) -> bool:
@@ -65,26 +75,34 @@ class Batch:
 
     def pinned(self) -> Batch:
         """The same batch in memory that a GPU copies from without waiting. Needs CUDA."""
-        return _pin(self)
+        return pin(self)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
         if device.type == "cpu":
             return self
-        labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
-        states = None if self.states is None else tuple(s.to(device, non_blocking=True) for s in self.states)
-        input_ids = self.input_ids.to(device, non_blocking=True)
-        return Batch(self.task, self.ids, input_ids, self.layout.to(device), labels, states)
+
+        def move(tensor):
+            return None if tensor is None else tensor.to(device, non_blocking=True)
+
+        return replace(
+            self,
+            input_ids=move(self.input_ids),
+            layout=None if self.layout is None else self.layout.to(device),
+            labels=move(self.labels),
+            states=None if self.states is None else tuple(move(state) for state in self.states),
+            features=move(self.features),
+        )
 
 
-def _pin(value):
-    """Every tensor in a tuple or dataclass, at any depth, in pinned memory."""
+def pin(value):
+    """Every tensor in a tuple or dataclass, at any depth, in pinned memory. Needs CUDA."""
     if isinstance(value, torch.Tensor):
         return value.pin_memory()
     if isinstance(value, tuple):
-        return tuple(_pin(part) for part in value)
+        return tuple(pin(part) for part in value)
     if isinstance(value, Batch | Layout | Group):
-        return replace(value, **{field.name: _pin(getattr(value, field.name)) for field in fields(value)})
+        return replace(value, **{field.name: pin(getattr(value, field.name)) for field in fields(value)})
     return value
 
 
@@ -108,7 +126,7 @@ def prepared(make: Callable[[Item], Made], items: Iterable[Item], ahead: int = 2
 
 
 class TaskData:
-    """One file's rows, tokenized. `encodings` may be set to an frozen.Store; then batches carry its hidden states."""
+    """One file's rows, tokenized; after `read_from`, with what a frozen encoder makes of them."""
 
     def __init__(self, task: Task, table: Table, tokenizer: BertTokenizer, max_length: int | None = None):
         self.task, self.table = task, table
@@ -125,7 +143,7 @@ class TaskData:
         labels = [example.label for example in table]
         dtype = torch.long if task.label_kind == "class" else torch.float32
         self.labels = None if labels[0] is None else torch.tensor(labels, dtype=dtype)
-        self.encodings = None
+        self.store: Store | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -135,17 +153,28 @@ class TaskData:
         """Real tokens of the whole file."""
         return int(self.lengths.sum())
 
+    def read_from(self, store: Store | None) -> None:
+        """Batches carry from now on what the store has of their sentences; None: their ids alone again."""
+        self.store = store
+        self.places = [] if store is None else [store.find(side) for side in self.sentences]  # (rows,) each
+
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows."""
+        rows = np.asarray(rows)
+        ids, labels = [self.ids[row] for row in rows], None
+        if self.labels is not None:
+            labels = self.labels[torch.from_numpy(rows)]
+        places = None if self.store is None else np.concatenate([side[rows] for side in self.places])  # (S,)
+        if places is not None and not self.store.keeps_tokens:
+            return Batch(self.task, ids, None, None, labels, features=self.store.features(places))
         sentences = [side[row] for side in self.sentences for row in rows]
         lengths = np.array([len(ids) for ids in sentences])
         padded = np.zeros((len(sentences), lengths.max()), dtype=np.int64)
         real = np.arange(padded.shape[1]) < lengths[:, None]  # (S, T)
         padded[real] = np.concatenate(sentences)
         layout = Layout.of(torch.from_numpy(real))
-        labels = None if self.labels is None else self.labels[torch.from_numpy(np.asarray(rows))]
-        states = None if self.encodings is None else self.encodings.states(sentences, layout)
-        return Batch(self.task, [self.ids[row] for row in rows], torch.from_numpy(padded), layout, labels, states)
+        states = None if places is None else self.store.states(places, lengths, layout)
+        return Batch(self.task, ids, torch.from_numpy(padded), layout, labels, states)
 
     def parts(self, rows: np.ndarray, most: int | None, device: torch.device) -> list[Batch]:
         """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`."""

@@ -288,6 +288,7 @@ class BertModel(nn.Module):
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config)
+        self.has_pooler = True  # False where weights were loaded that have none
         self.apply(self._initialize)
 
     def _initialize(self, module: nn.Module) -> None:
@@ -399,7 +400,7 @@ class BertModel(nn.Module):
         found = _rename(state, wanted)
         missing = [name for name in wanted if name not in found]
         if missing == ["pooler.dense.weight", "pooler.dense.bias"]:
-            missing = []  # left as initialized
+            missing, self.has_pooler = [], False  # left as initialized
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError(

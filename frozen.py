@@ -1,96 +1,285 @@
 """Encodings of a frozen encoder, computed once and kept in a memory-mapped file.
 
 The feature-based approach of Devlin et al. 2018 (arXiv 1810.04805), section 5.3. Under `--option pretrain` the encoder
-does not change, so neither do its outputs: every distinct sentence is encoded once, in evaluation mode, and every epoch
-trains the heads from the file.
+does not change, so neither do its outputs: of every distinct sentence, what the heads read is computed once, in
+evaluation mode, and every epoch trains the heads from the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import mmap
 import os
-import secrets
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from batches import pin, prepared
 from bert import BertModel
+from disk_cache import MARGIN, DiskCache
 from files import cannot
+from heads import TOKENS, TaskHead
 from packed import Layout
 
 TOKENS_AT_ONCE = 4096
+# What is copied back from a GPU while it computes: so many batches may be on their way.
+UNDER_WAY = 2
+# A run on the course's files with bert-base keeps 15 GB in float32 where the heads read all tokens.
+CACHE_GB = 20.0
+# Sentences of a store found on disk that are encoded again to compare, and how far off they may be, relatively: other
+# batch-mates change the last bits of an encoding, another formula more than that.
+PROBES = 3
+CLOSE = {"full": 1e-3, "half": 5e-2}
+FORMATS = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose outputs are kept, and what of them.
+
+    weights_sha256: of the encoder's weights. head: one of those that read the same; None keeps all tokens. autocast:
+    the 16-bit type of matrix products, None for float32.
+    """
+
+    encoder: BertModel
+    weights_sha256: str
+    head: TaskHead | None = None
+    autocast: torch.dtype | None = None
+
+    @property
+    def reads(self) -> str:
+        return TOKENS if self.head is None else self.head.reads
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of what is kept."""
+        hidden = torch.zeros(1, self.encoder.config.hidden_size)
+        layout = Layout.of(torch.ones(1, 1))
+        return hidden.shape[1] if self.reads == TOKENS else self.head.features((hidden,), layout).shape[1]
+
+    @property
+    def description(self) -> bytes:
+        """Whatever the numbers depend on, besides the token ids."""
+        config = json.dumps(self.encoder.config.to_dict(), sort_keys=True)
+        return f"{self.reads}, computed in {self.autocast or torch.float32}, {self.weights_sha256}, {config}".encode()
+
+    @torch.no_grad()
+    def rows(self, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """(S, T) ids, longest first -> what is kept: packed tokens (R, H), or features (S, F)."""
+        device = input_ids.device.type
+        with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
+            if self.reads == TOKENS:
+                return self.encoder.encode(input_ids, layout)[-1]
+            if self.head.first_token_only:
+                states, layout = self.encoder.encode(input_ids, layout, first_only=True), layout.firsts()
+            else:
+                states = self.encoder.encode(input_ids, layout)
+            return self.head.features(states, layout)
+
+    def chunks(self, distinct: list[bytes]) -> Iterator[tuple[np.ndarray, int]]:
+        """(rows in float32, tokens that they took) of these sentences (longest first), in order.
+
+        A GPU is never waited for while it has nothing else to do: the next batch is prepared and on its way before the
+        last one's rows are looked at.
+        """
+        device = self.encoder.embeddings.word_embeddings.weight.device
+        waiting: deque = deque()
+        for input_ids, layout in prepared(lambda part: _padded(part, device), list(_parts(distinct))):
+            tokens = layout.rows.numel()
+            rows = self.rows(input_ids.to(device, non_blocking=True), layout.to(device)).float()
+            if device.type != "cuda":
+                yield rows.cpu().numpy(), tokens
+                continue
+            copy = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record()
+            waiting.append((done, copy, tokens))
+            if len(waiting) > UNDER_WAY:
+                yield _arrived(*waiting.popleft())
+        while waiting:
+            yield _arrived(*waiting.popleft())
+
+
+def _parts(distinct: list[bytes]) -> Iterator[list[bytes]]:
+    """Neighbours that fit into one batch of the encoder."""
+    start = 0
+    while start < len(distinct):
+        stop = start + max(1, TOKENS_AT_ONCE // (len(distinct[start]) // 4))
+        yield distinct[start:stop]
+        start = stop
+
+
+def _padded(part: list[bytes], device: torch.device) -> tuple[torch.Tensor, Layout]:
+    """(S, T) ids of these sentences, longest first, and their layout; both on the CPU, ready for the device."""
+    rows = [np.frombuffer(ids, dtype=np.int32) for ids in part]
+    lengths = np.array([len(ids) for ids in rows])
+    real = np.arange(lengths[0]) < lengths[:, None]  # (S, T)
+    padded = np.zeros(real.shape, dtype=np.int64)
+    padded[real] = np.concatenate(rows)
+    found = torch.from_numpy(padded), Layout.of(torch.from_numpy(real))
+    return pin(found) if device.type == "cuda" else found
+
+
+def _arrived(done: torch.cuda.Event, copy: torch.Tensor, tokens: int) -> tuple[np.ndarray, int]:
+    done.synchronize()
+    return copy.numpy(), tokens
 
 
 class Store:
-    """The last hidden state of every distinct sentence, (all tokens, H) float32 on disk."""
+    """What heads read of every distinct sentence, on disk: tokens of the last layer, or a pooler's features."""
 
-    def __init__(self, rows: np.ndarray, offsets: dict[bytes, int]):
-        self.rows, self.offsets = rows, offsets
+    def __init__(self, rows: np.ndarray, places: dict[bytes, int], keeps_tokens: bool):
+        """rows: (all tokens, H) or (sentences, F). places: ids of a sentence -> its (first) row."""
+        self.rows, self.places, self.keeps_tokens = rows, places, keeps_tokens
 
-    def states(self, sentences: list[np.ndarray], layout: Layout) -> tuple[torch.Tensor, ...]:
-        """The hidden states of a batch, packed as `layout` (on the CPU) says: one tensor (R, H)."""
-        starts = torch.tensor([self.offsets[ids.tobytes()] for ids in sentences])  # (S,)
-        places = starts[layout.rows // layout.width] + layout.positions  # (R,)
-        return (torch.from_numpy(self.rows[places.numpy()]),)
+    def find(self, sentences: Iterable[np.ndarray]) -> np.ndarray:
+        """The places of these sentences' (first) rows, (S,)."""
+        return np.array([self.places[ids.tobytes()] for ids in sentences])
+
+    def features(self, places: np.ndarray) -> torch.Tensor:
+        """The features of the sentences at these places, (S, F) float32."""
+        return torch.from_numpy(self.rows[places]).float()
+
+    def states(self, places: np.ndarray, lengths: np.ndarray, layout: Layout) -> tuple[torch.Tensor, ...]:
+        """The hidden states of the sentences at these places, packed as `layout` (on the CPU) says: one (R, H) float32.
+
+        lengths: (S,) of the sentences in tokens.
+        """
+        order = layout.order.numpy()  # a sentence's tokens are neighbours in both
+        starts, stops = places[order].tolist(), (places + lengths)[order].tolist()
+        runs = [self.rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        return (torch.from_numpy(np.concatenate(runs)).float(),)
 
     @classmethod
     def build(
         cls,
-        encoder: BertModel,
-        weights_sha256: str,
+        source: Source,
         sentences: Iterable[np.ndarray],
         folder: Path,
+        budget_gb: float = CACHE_GB,
+        say: Callable[[str], None] = lambda text: None,
         progress: Callable[[int], None] = lambda tokens: None,
-    ) -> Store:
+    ) -> Store | None:
         """Encode what is not on disk yet. sentences: arrays of token ids, repeated ones welcome.
 
-        The file's name is a hash of the encoder's weights and of every token id, so a change of weights, tokenizer,
-        truncation or text makes another file. It takes its name only when it is complete. progress is told the tokens
-        encoded so far. Raises InputError if it cannot be written.
+        The file's name is a hash of all that its content depends on, so a change of weights, configuration, precision,
+        tokenizer, truncation or text makes another file. It takes its name only when it is complete. Rows are float32;
+        float16 where that doesn't fit into the budget, which all files in the folder share; where neither does, or the
+        disk refuses, the answer is None, and whoever asks encodes anew each time. Which of these happens is said.
+        progress is told the tokens encoded so far.
         """
-        distinct = sorted({ids.tobytes() for ids in sentences}, key=lambda key: (-len(key), key))
-        key = hashlib.sha256(f"last hidden state, float32, {weights_sha256}".encode())
-        offsets, total = {}, 0
-        for ids in distinct:
-            offsets[ids] = total
-            total += len(ids) // 4  # int32
-            key.update(len(ids).to_bytes(8, "little") + ids)
-        path, shape = folder / f"{key.hexdigest()[:32]}.f32", (total, encoder.config.hidden_size)
-        if not path.is_file() or path.stat().st_size != 4 * shape[0] * shape[1]:
-            _encode(encoder, distinct, path, shape, progress)
-        progress(total)
-        return cls(np.memmap(path, dtype=np.float32, mode="r", shape=shape), offsets)
+        plan = _Plan(source, sentences)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _build(plan, DiskCache(folder, int(budget_gb * 1e9)), budget_gb, say, progress)
+        except OSError as error:
+            say(f"not kept, encoded anew in every epoch: {cannot('write', error.filename or folder, error)}")
+            return None
 
 
-def _encode(encoder: BertModel, distinct: list[bytes], path: Path, shape: tuple[int, int], progress) -> None:
-    """Write the hidden states of `distinct` (longest first) one after the other to `path`."""
-    device = encoder.embeddings.word_embeddings.weight.device
-    # Not the process's number: two containers on one disk may both have number 1.
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
-    done = start = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file, torch.no_grad():
-            while start < len(distinct):
-                width = len(distinct[start]) // 4
-                stop = start + max(1, TOKENS_AT_ONCE // width)
-                rows = [np.frombuffer(ids, dtype=np.int32) for ids in distinct[start:stop]]
-                padded = torch.zeros(len(rows), width, dtype=torch.long)
-                for i, ids in enumerate(rows):
-                    padded[i, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
-                real = torch.arange(width) < torch.tensor([len(ids) for ids in rows])[:, None]
-                layout = Layout.of(real).to(device)
-                (hidden,) = encoder.encode(padded.to(device), layout)
-                # Longest first is the packed order too, so the packed rows follow each other as in the file.
-                file.write(hidden.float().cpu().numpy().tobytes())
-                done, start = done + len(hidden), stop
-                progress(done)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise cannot("write", path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+class _Plan:
+    """What a store is to hold, and where in it."""
+
+    def __init__(self, source: Source, sentences: Iterable[np.ndarray]):
+        self.source, self.keeps_tokens = source, source.reads == TOKENS
+        # Longest first is the packed order of every batch, too.
+        self.distinct = sorted({ids.tobytes() for ids in sentences}, key=lambda ids: (-len(ids), ids))
+        self.places, total = {}, 0
+        digest = hashlib.sha256(source.description)
+        for ids in self.distinct:
+            self.places[ids] = total
+            total += len(ids) // 4 if self.keeps_tokens else 1  # int32
+            digest.update(len(ids).to_bytes(8, "little") + ids)
+        self.shape, self.digest = (total, source.width), digest.hexdigest()[:32]
+        self.tokens = sum(len(ids) for ids in self.distinct) // 4
+
+    def size(self, kind: str) -> int:
+        return self.shape[0] * self.shape[1] * FORMATS[kind].itemsize
+
+    def path(self, folder: Path, kind: str) -> Path:
+        return folder / f"{self.digest}.{kind}"
+
+    def found(self, cache: DiskCache, kind: str) -> Store | None:
+        """The store that is on disk."""
+        descriptor = cache.open(self.path(cache.folder, kind), self.size(kind))
+        if descriptor is None:
+            return None
+        try:
+            mapped = mmap.mmap(descriptor, self.size(kind), access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        # A plain array: slices of numpy's memmap cost three times as much.
+        rows = np.frombuffer(mapped, dtype=FORMATS[kind]).reshape(self.shape)
+        return Store(rows, self.places, self.keeps_tokens)
+
+    def agrees(self, store: Store) -> bool:
+        """Whether the store holds what the encoder computes now, judged by a few sentences.
+
+        It doesn't if the file was damaged, or if the code was changed that computes it.
+        """
+        picks = np.linspace(0, len(self.distinct) - 1, min(PROBES, len(self.distinct))).astype(int)
+        probes = [self.distinct[i] for i in picks]
+        fresh = np.concatenate([rows for rows, _ in self.source.chunks(probes)])
+        counts = [len(ids) // 4 if self.keeps_tokens else 1 for ids in probes]
+        starts = [self.places[ids] for ids in probes]
+        kept = np.concatenate([store.rows[s : s + n] for s, n in zip(starts, counts, strict=True)]).astype(np.float32)
+        half = self.source.autocast is not None or store.rows.dtype == np.float16
+        distances = np.linalg.norm(kept - fresh, axis=1)
+        return bool((distances <= CLOSE["half" if half else "full"] * np.linalg.norm(fresh, axis=1)).all())
+
+
+def _build(plan: _Plan, cache: DiskCache, budget_gb: float, say, progress) -> Store | None:
+    """`Store.build`, where the folder is there. Raises OSError where the disk refuses."""
+
+    def wait(holder: str) -> None:
+        say(f"waiting for process {holder}, which encodes the same sentences")
+
+    what = f"{len(plan.distinct):,} distinct sentences"
+    sizes = {kind: plan.size(kind) for kind in FORMATS}
+    limits = f"--cache_gb {budget_gb:g}, {_bytes(MARGIN)} of the disk stay free"
+    with cache.making(cache.folder / plan.digest, wait):
+        cache.sweep()
+        for kind, size in sizes.items():
+            store = plan.found(cache, kind) if size <= cache.budget else None
+            if store and not plan.agrees(store):
+                store = None  # and with it goes the lock, so that it may be deleted
+                say("what is on disk is not what the encoder computes now: encoded again")
+            room = cache.room()
+            if store is None and size <= room:
+                files, freed = cache.make_room(size)
+                if files:
+                    say(f"older ones deleted to make room: {files}, {_bytes(freed)} ({limits})")
+                _write(plan, cache, kind, progress)
+                store, how = plan.found(cache, kind), "encoded once"
+            elif store:
+                how = "found"
+            if store:
+                why = (
+                    f" as float16, since float32 would take {_bytes(sizes['f32'])} ({limits})" if kind == "f16" else ""
+                )
+                say(f"{what}, {_bytes(size)}{why}, {how}")
+                progress(plan.tokens)
+                return store
+    least = min(sizes.values())
+    say(f"{what} not kept, encoded anew in every epoch: {_bytes(least)} needed, room for {_bytes(room)} ({limits})")
+    return None
+
+
+def _write(plan: _Plan, cache: DiskCache, kind: str, progress: Callable[[int], None]) -> None:
+    done = 0
+    with cache.writing(plan.path(cache.folder, kind), plan.size(kind)) as file:
+        for rows, tokens in plan.source.chunks(plan.distinct):
+            file.write(np.ascontiguousarray(rows, dtype=FORMATS[kind]).data)
+            done += tokens
+            progress(done)
+
+
+def _bytes(number: int) -> str:
+    """12,345,678 -> `12.3 MB`."""
+    unit, name = (10**9, "GB") if number >= 10**9 else (10**6, "MB")
+    return f"{number / unit:,.1f} {name}"

@@ -18,6 +18,7 @@ from task_attention import ATTENTION_LAYERS
 from tasks import Task
 
 PAIR_SCORES = ("calibrated", "dot")
+TOKENS = "tokens"
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,21 @@ class TaskHead(nn.Module):
         calibrated = self.dot and task.label_kind == "binary" and config.pair_score == "calibrated"
         self.offset = nn.Parameter(torch.zeros(())) if calibrated else None
 
-    def forward(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+    def forward(
+        self,
+        states: tuple[torch.Tensor, ...] | None,
+        layout: Layout | None,
+        features: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 pairs.
 
         They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>; with an output_size, W is
         given [a; b; |a - b|], the classifier of Reimers and Gurevych 2019 (arXiv 1908.10084, section 3).
+
+        features: (S, F) as `features` gives them, where they were kept; then states and layout are not read.
         """
-        vectors = dropout(self.represent(states, layout), self.config.dropout_prob, self.training)  # (S, H)
+        vectors = self.represent(states, layout) if features is None else self.pooler.transform(features)  # (S, H)
+        vectors = dropout(vectors, self.config.dropout_prob, self.training)
         if self.dot:
             first, second = self.output(vectors).chunk(2, dim=0)
             scores = (first * second).sum(dim=-1)  # (n,)
@@ -84,7 +93,13 @@ class TaskHead(nn.Module):
         return outputs.view(self.task.output_shape(len(outputs)))
 
     @torch.no_grad()
-    def calibrate(self, states: tuple[torch.Tensor, ...], layout: Layout, positive: float) -> None:
+    def calibrate(
+        self,
+        states: tuple[torch.Tensor, ...] | None,
+        layout: Layout | None,
+        positive: float,
+        features: torch.Tensor | None = None,
+    ) -> None:
         """Set W's scale and the offset from some pairs: logits of deviation 1 around the log odds of `positive`.
 
         Similar sentences have a large positive score <W a, W b> whatever W is (about 100 for the embedded weights after
@@ -96,14 +111,14 @@ class TaskHead(nn.Module):
             return
         was_training = self.training
         self.eval()
-        scores = self.forward(states, layout)
+        scores = self.forward(states, layout, features)
         deviation = scores.std(correction=min(1, len(scores) - 1))
         if deviation > 1e-5 * scores.abs().max():  # or else it is rounding, and one pair has none
             # The score is quadratic in (W, b): to divide it by the deviation, W and b are divided by its square root.
             self.output.weight.mul_(deviation.rsqrt())
             self.output.bias.mul_(deviation.rsqrt())
         self.offset.zero_()
-        self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout).mean())
+        self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout, features).mean())
         self.train(was_training)
 
     @property
@@ -111,8 +126,29 @@ class TaskHead(nn.Module):
         """Whether the encoder's output is read at every sentence's first token alone."""
         return self.pooler.first_token_only and not self.attention
 
+    @property
+    def reads(self) -> str:
+        """What of the encoder's output determines this head's: `tokens`, or the name of the pooler for its features.
+
+        A frozen encoder's output need not be kept beyond that.
+        """
+        if self.attention or not self.pooler.has_features:
+            return TOKENS
+        kind = type(self.pooler)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    def features(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+        """The pooler's features (S, F) of packed hidden states, for a head that reads no more."""
+        return self.pooler.features(*self._pooled(states, layout))
+
     def represent(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """The sentence vectors (S, H)."""
+        return self.pooler(*self._pooled(states, layout))
+
+    def _pooled(
+        self, states: tuple[torch.Tensor, ...], layout: Layout
+    ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """What the pooler is called with: hidden states after the attention layers, and the mask."""
         hidden = states[-1]  # (R, H)
         for layer in self.attention[:-1]:
             hidden = layer(hidden, layout)
@@ -121,10 +157,10 @@ class TaskHead(nn.Module):
                 firsts = self.attention[-1](hidden, layout, first_only=True)  # (S, H)
             else:
                 firsts = hidden.index_select(0, layout.first)
-            return self.pooler((firsts[:, None],), firsts.new_ones(len(firsts), 1))
+            return (firsts[:, None],), firsts.new_ones(len(firsts), 1)
         if self.attention:
             hidden = self.attention[-1](hidden, layout)
-        return self.pooler((*(layout.unpack(s) for s in states[:-1]), layout.unpack(hidden)), layout.real())
+        return (*(layout.unpack(s) for s in states[:-1]), layout.unpack(hidden)), layout.real()
 
     def linear_parameters(self) -> int:
         """Weights of the linear maps without biases: what the poster's Table 2 counts."""

@@ -98,6 +98,11 @@ class MultitaskBERT(nn.Module):
         )
         for head in self.heads.values():
             if hasattr(head.pooler, "load_from"):
+                if self.config.option == "pretrain" and not self.bert.has_pooler:
+                    raise InputError(
+                        f"--pooler {head.config.pooler} --option pretrain: these weights hold no pooler, and a random "
+                        "one would stay as it is: choose --pooler first or mean, or --option finetune"
+                    )
                 head.pooler.load_from(self.bert)
         self.freeze(self.config.option == "pretrain")
         self.autocast: torch.dtype | None = None  # the 16-bit type of matrix products; None: float32
@@ -141,9 +146,9 @@ class MultitaskBERT(nn.Module):
     def outputs(self, batch: Batch) -> torch.Tensor:
         """A task's outputs for a batch, in float32: class logits (n, C), or one score a pair (n,)."""
         with torch.autocast(batch.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            if batch.states is None:
-                return self._score(batch.task.name, batch.input_ids, batch.layout).float()
-            return self.heads[batch.task.name](batch.states, batch.layout).float()
+            if batch.encoded:
+                return self.heads[batch.task.name](batch.states, batch.layout, batch.features).float()
+            return self._score(batch.task.name, batch.input_ids, batch.layout).float()
 
     def _score(self, name: str, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
         """A head's outputs. Where it reads first tokens alone, the encoder's last layer computes no others."""
@@ -161,8 +166,8 @@ class MultitaskBERT(nn.Module):
         """Calibrate the head of the batch's task before training: see TaskHead.calibrate."""
         was_training = self.training
         self.eval()
-        states = self.encode(batch.input_ids, batch.layout) if batch.states is None else batch.states
-        self.heads[batch.task.name].calibrate(states, batch.layout, positive)
+        states = batch.states if batch.encoded else self.encode(batch.input_ids, batch.layout)
+        self.heads[batch.task.name].calibrate(states, batch.layout, positive, batch.features)
         self.train(was_training)
 
     # The course's methods: padded ids and masks in, outputs out.

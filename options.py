@@ -15,6 +15,7 @@ import torch
 
 from errors import InputError
 from files import cannot, check_writable
+from frozen import CACHE_GB
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
 from poolers import POOLERS
@@ -42,12 +43,13 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "compile", "resume")
+MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "resume")
 LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
 MOST_LAYERS = 99
+MOST_GB = 10**6
 
 
 def text_given(text: str) -> str:
@@ -167,6 +169,14 @@ def build_parser() -> argparse.ArgumentParser:
         help="most rows at once, to save memory; same gradient (default 0: all, fewer where a GPU's memory runs out)",
     )
     where.add_argument(
+        "--cache_gb",
+        type=float,
+        metavar="GB",
+        default=CACHE_GB,
+        help="most that encodings of a frozen encoder may take in cache/ (default %(default)g: bert-base's of the "
+        "course's files); 0 keeps none",
+    )
+    where.add_argument(
         "--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)"
     )
     where.add_argument(
@@ -229,6 +239,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("clip", 0, None),
         ("save_every", 0, None),
         ("micro_batch", 0, None),
+        ("cache_gb", 0, MOST_GB),
     ):
         value = getattr(args, name)
         most = sys.float_info.max if high is None else high  # infinity is out of every range, and NaN in none

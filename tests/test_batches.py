@@ -132,15 +132,43 @@ def test_a_batch_moves_as_a_whole(tiny_tokenizer):
     assert data.batch(np.arange(6)).to(torch.device("meta")).states is None
 
 
-def test_stored_encodings_come_with_the_batch(tiny_tokenizer):
-    class Store:
-        def states(self, sentences, layout):
-            self.asked = [ids.tolist() for ids in sentences], layout
-            return ("the states",)
+class Kept:
+    """Stands for a frozen.Store: sentence number i of those asked for has place 10 i."""
 
-    data = TaskData(PARA, table(PARA), tiny_tokenizer)
-    data.encodings = Store()
+    def __init__(self, keeps_tokens):
+        self.keeps_tokens, self.texts = keeps_tokens, []
+
+    def find(self, sentences):
+        self.texts += [ids.tolist() for ids in sentences]
+        return 10 * np.arange(len(self.texts) - len(sentences), len(self.texts))
+
+    def states(self, places, lengths, layout):
+        self.asked = places.tolist(), lengths.tolist(), layout
+        return (torch.ones(layout.rows.numel(), 2),)
+
+    def features(self, places):
+        return torch.from_numpy(places)[:, None].float()
+
+
+def test_stored_tokens_come_with_the_batch(tiny_tokenizer):
+    data, kept = TaskData(PARA, table(PARA), tiny_tokenizer), Kept(keeps_tokens=True)
+    data.read_from(kept)
+    assert kept.texts == [tiny_tokenizer(text)["input_ids"] for text in [*TEXTS, *TEXTS[1:], TEXTS[0]]]
     batch = data.batch(np.array([1, 4]))
-    assert batch.states == ("the states",)
-    wanted = [tiny_tokenizer(TEXTS[i])["input_ids"] for i in (1, 4, 2, 5)]
-    assert data.encodings.asked == (wanted, batch.layout)
+    assert batch.encoded and batch.states[0].shape == (25, 2) and batch.features is None
+    places, lengths, layout = kept.asked
+    assert (places, lengths) == ([10, 40, 70, 100], [3, 3, 12, 7]) and layout is batch.layout
+    data.read_from(None)
+    assert not data.batch(np.array([1, 4])).encoded
+
+
+def test_stored_features_are_all_that_a_batch_carries(tiny_tokenizer):
+    data = TaskData(PARA, table(PARA), tiny_tokenizer)
+    data.read_from(Kept(keeps_tokens=False))
+    batch = data.batch(np.array([1, 4]))
+    assert batch.features.flatten().tolist() == [10, 40, 70, 100]
+    assert batch.encoded and (batch.input_ids, batch.layout, batch.states) == (None, None, None)
+    assert (batch.ids, batch.labels.tolist(), len(batch)) == (["id1", "id4"], [0, 1], 2)
+    assert batch.device.type == "cpu" and batch.to(batch.device) is batch
+    moved = batch.to(torch.device("meta"))
+    assert (moved.device.type, moved.labels.device.type, moved.layout) == ("meta", "meta", None)

@@ -4,18 +4,26 @@ The feature-based approach of Devlin et al. 2018 (arXiv 1810.04805), section 5.3
 """
 
 import errno
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import disk_cache
 import frozen
 from batches import TaskData
 from datasets import Example, Table
-from errors import InputError
-from frozen import Store
+from frozen import Source, Store
+from heads import TOKENS
 from model import ModelConfig, MultitaskBERT
-from tasks import STS
+from poolers import POOLERS, FirstToken, MeanTokens, Pooler
+from tasks import PARA, SST, STS, TASKS
 
 PAIRS = [
     ("the film was good", "a dog ran on the mat"),
@@ -24,22 +32,85 @@ PAIRS = [
     ("very very very dull", "bad"),
 ]
 DISTINCT = {text for pair in PAIRS for text in pair}
+LABELS = {"class": [0, 1, 1, 0], "binary": [0.0, 1.0, 0.0, 1.0], "score": [0.0, 5.0, 2.5, 1.0]}
+ORDERS = ([0, 1, 2, 3], [3, 1], [2])
+
+
+class LastToken(Pooler):
+    """Features that no other pooler has: the last real token."""
+
+    def features(self, layers, mask):
+        last = mask.long().sum(dim=1) - 1
+        return layers[-1][torch.arange(len(last)), last]
+
+
+class Attentive(Pooler):
+    """Weights of its own decide what it takes from the tokens, so it has no features."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.scores = torch.nn.Linear(hidden_size, 1)
+
+    def forward(self, layers, mask):
+        scores = self.scores(layers[-1]).squeeze(-1).masked_fill(~mask.bool(), -torch.inf)  # (B, T)
+        return (torch.softmax(scores, dim=1).unsqueeze(-1) * layers[-1]).sum(dim=1)
+
+
+class Wide(MeanTokens):
+    """Features of another width than the result's."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.dense = torch.nn.Linear(2 * hidden_size, hidden_size)
+
+    def features(self, layers, mask):
+        return torch.cat([layers[-1][:, 0], super().features(layers, mask)], dim=1)  # (B, 2H)
+
+    def transform(self, features):
+        return self.dense(features)
+
+
+@pytest.fixture(autouse=True)
+def more_poolers(monkeypatch):
+    for name, kind in (("last", LastToken), ("attentive", Attentive), ("wide", Wide)):
+        monkeypatch.setitem(POOLERS, name, kind)
+
+
+def make_rows(task, tokenizer):
+    table = Table(
+        None,
+        [
+            Example(str(i), a, b if task.is_pair else None, label, i + 2)
+            for i, ((a, b), label) in enumerate(zip(PAIRS, LABELS[task.label_kind], strict=True))
+        ],
+        [],
+        "",
+    )
+    return TaskData(task, table, tokenizer)
+
+
+def sentences_of(rows):
+    return [ids for side in rows.sentences for ids in side]
 
 
 @pytest.fixture
 def rows(tiny_tokenizer):
-    table = Table(None, [Example(str(i), *pair, float(i), i + 2) for i, pair in enumerate(PAIRS)], [], "")
-    return TaskData(STS, table, tiny_tokenizer)
+    return make_rows(STS, tiny_tokenizer)
 
 
 @pytest.fixture
 def sentences(rows):
-    return [ids for side in rows.sentences for ids in side]
+    return sentences_of(rows)
 
 
 @pytest.fixture
 def encoder(tiny):
     return tiny()
+
+
+@pytest.fixture
+def source(encoder):
+    return Source(encoder, "weights")
 
 
 @pytest.fixture
@@ -61,105 +132,354 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def assert_right(store, encoder, rows):
-    """Every batch's states are those of the encoder itself, to 1e-5."""
-    for order in ([0, 1, 2, 3], [3, 1], [2]):
+def assert_right(store, encoder, rows, atol=1e-5):
+    """Every batch's states are those of the encoder itself."""
+    for order in ORDERS:
+        rows.read_from(None)
         batch = rows.batch(np.array(order))
-        sentences = [side[row] for side in rows.sentences for row in order]
-        (kept,) = store.states(sentences, batch.layout)
+        rows.read_from(store)
+        (kept,) = rows.batch(np.array(order)).states
         with torch.no_grad():
             padded = encoder(batch.input_ids, batch.layout.real().long())["last_hidden_state"]
-        torch.testing.assert_close(batch.layout.unpack(kept), padded, atol=1e-5, rtol=0)
+        assert kept.dtype == torch.float32
+        torch.testing.assert_close(batch.layout.unpack(kept), padded, atol=atol, rtol=0)
+
+
+def make_model(task, pooler, tiny, layers=0, **choices):
+    torch.manual_seed(3)
+    config = ModelConfig.for_tasks(
+        [task.name], attention={task.name: layers}, pooler=pooler, option="pretrain", **choices
+    )
+    return MultitaskBERT(config, tiny(initializer_range=0.1))
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 12, 4096])
-def test_states_are_the_encoders(tmp_path, monkeypatch, encoder, rows, sentences, tokens_at_once):
+def test_states_are_the_encoders(tmp_path, monkeypatch, source, rows, sentences, tokens_at_once):
     monkeypatch.setattr(frozen, "TOKENS_AT_ONCE", tokens_at_once)
-    assert_right(Store.build(encoder, "weights", sentences, tmp_path), encoder, rows)
+    assert_right(Store.build(source, sentences, tmp_path), source.encoder, rows)
 
 
-def test_each_distinct_sentence_is_encoded_once(tmp_path, encoder, encoded, sentences):
-    told = []
-    Store.build(encoder, "weights", sentences, tmp_path, told.append)
+@pytest.mark.parametrize("tokens_at_once", [1, 12, 4096])
+@pytest.mark.parametrize("pooler", [*POOLERS, "last", "attentive", "wide"])
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=lambda task: task.name)
+def test_from_the_store_as_from_the_encoder(tmp_path, monkeypatch, tiny, tiny_tokenizer, task, pooler, tokens_at_once):
+    """Outputs, for every pooler and task, with only as much kept as the pooler needs."""
+    monkeypatch.setattr(frozen, "TOKENS_AT_ONCE", tokens_at_once)
+    model, data = make_model(task, pooler, tiny).eval(), make_rows(task, tiny_tokenizer)
+    head = model.heads[task.name]
+    wanted = [model.outputs(data.batch(np.array(order))) for order in ORDERS]
+    store = Store.build(Source(model.bert, "weights", head), sentences_of(data), tmp_path)
+    distinct = {ids.tobytes() for ids in sentences_of(data)}
+    assert store.keeps_tokens == (not head.pooler.has_features) == (head.reads == TOKENS)
+    assert len(store.rows) == (sum(len(ids) // 4 for ids in distinct) if store.keeps_tokens else len(distinct))
+    data.read_from(store)
+    monkeypatch.setattr(model.bert, "encode", None)  # whoever calls it from here on fails
+    for order, outputs in zip(ORDERS, wanted, strict=True):
+        torch.testing.assert_close(model.outputs(data.batch(np.array(order))), outputs, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooler", ["first", "mean", "cls", "attentive"])
+@pytest.mark.parametrize("layers", [0, 2])
+def test_a_model_trains_from_the_store_as_from_its_encoder(tmp_path, monkeypatch, tiny, tiny_tokenizer, layers, pooler):
+    """Same losses and same gradients after the same calibration, and the encoder isn't asked again."""
+    data, found = make_rows(PARA, tiny_tokenizer), []
+    for stored in (False, True):
+        model = make_model(PARA, pooler, tiny, layers, hidden_dropout_prob=0.0).train()
+        for layer in model.heads["para"].attention:
+            layer.attention_dropout_prob = 0.0
+        if stored:
+            data.read_from(
+                Store.build(Source(model.bert, "weights", model.heads["para"]), sentences_of(data), tmp_path)
+            )
+            monkeypatch.setattr(model.bert, "encode", None)
+        model.calibrate(data.batch(np.arange(4)), 0.5)
+        loss = model.loss(data.batch(np.arange(4)))
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in model.heads.parameters() if p.grad is not None)])
+    assert len(found[0]) >= 4
+    for plain, kept in zip(*found, strict=True):
+        torch.testing.assert_close(kept, plain, atol=1e-5, rtol=1e-4)
+
+
+def test_what_a_head_reads(tiny):
+    def reads(pooler, layers=0):
+        return make_model(SST, pooler, tiny, layers).heads["sst"].reads
+
+    assert reads("mean") == "poolers.MeanTokens" and reads("cls") == "poolers.BERTPooler"
+    assert reads("attentive") == reads("mean", 1) == reads("first", 2) == TOKENS
+
+
+def test_encoding_computes_in_the_model_s_precision(tmp_path, encoder, rows, sentences):
+    store = Store.build(Source(encoder, "weights", autocast=torch.bfloat16), sentences, tmp_path)
+    rows.read_from(None)
+    batch = rows.batch(np.arange(4))
+    rows.read_from(store)
+    (kept,) = rows.batch(np.arange(4)).states
+    with torch.no_grad():
+        exact = encoder.encode(batch.input_ids, batch.layout)[-1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = encoder.encode(batch.input_ids, batch.layout)[-1].float()
+    assert (kept - half).abs().max() < 0.25 * (exact - half).abs().max()
+
+
+# --- once, and found again ---------------------------------------------------------------------------------------
+
+
+def test_each_distinct_sentence_is_encoded_once(tmp_path, source, encoded, sentences):
+    told, said = [], []
+    Store.build(source, sentences, tmp_path, say=said.append, progress=told.append)
     assert len(encoded) == len(set(encoded)) == len(DISTINCT)
     assert told == sorted(told) and told[-1] == sum(len(ids) for ids in encoded)
-    Store.build(encoder, "weights", sentences[::-1], tmp_path)  # found again, in whatever order it is asked for
-    assert len(encoded) == len(DISTINCT)
+    assert said == ["6 distinct sentences, 0.0 MB, encoded once"]
+    Store.build(source, sentences[::-1], tmp_path, say=said.append)  # in whatever order it is asked for
+    assert len(encoded) == len(DISTINCT) + frozen.PROBES
+    assert said[1:] == ["6 distinct sentences, 0.0 MB, found"]
     assert len(files(tmp_path)) == 1
 
 
-def test_other_weights_and_other_text_make_another_file(tmp_path, encoder, encoded, sentences):
-    Store.build(encoder, "weights", sentences, tmp_path)
-    for number, (weights, texts) in enumerate((("other", sentences), ("weights", sentences[:-1])), start=2):
-        before = len(encoded)
-        Store.build(encoder, weights, texts, tmp_path)
+def test_whatever_changes_the_encodings_makes_another_file(tmp_path, tiny, tiny_tokenizer, sentences):
+    encoder, heads = tiny(), [make_model(SST, name, tiny).heads["sst"] for name in ("mean", "last", "attentive")]
+    source = Source(encoder, "weights")
+    builds = [
+        (source, sentences),
+        (Source(encoder, "other"), sentences),
+        (source, sentences[:-1]),
+        (Source(tiny(layer_norm_eps=1e-5), "weights"), sentences),
+        (Source(encoder, "weights", autocast=torch.bfloat16), sentences),
+        (Source(encoder, "weights", heads[0]), sentences),
+        (Source(encoder, "weights", heads[1]), sentences),
+    ]
+    for number, (source, texts) in enumerate(builds, start=1):
+        Store.build(source, texts, tmp_path)
         assert len(files(tmp_path)) == number
-        assert len(encoded) > before
+    Store.build(Source(encoder, "weights", heads[2]), sentences, tmp_path)  # reads tokens, as the first one did
+    assert len(files(tmp_path)) == number
 
 
-def test_one_sentence_is_not_two(tmp_path, encoder, sentences):
+def test_one_sentence_is_not_two(tmp_path, source, sentences):
     """`a b` and `c d` hold the same tokens in the same order as `a b c` and `d`."""
     ids = sentences[0]
     for texts in ([ids[:2], ids[2:4]], [ids[:3], ids[3:4]]):
-        Store.build(encoder, "weights", texts, tmp_path)
+        Store.build(source, texts, tmp_path)
     assert len(files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "empty"])
-def test_a_damaged_file_is_made_again(tmp_path, encoder, rows, sentences, change):
-    Store.build(encoder, "weights", sentences, tmp_path)
+@pytest.mark.parametrize("change", ["cut", "longer", "empty", "zeros"])
+def test_a_damaged_file_is_made_again(tmp_path, source, rows, sentences, change):
+    Store.build(source, sentences, tmp_path)
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
-    path.write_bytes({"cut": content[:-4], "longer": content + b"1234", "empty": b""}[change])
-    assert_right(Store.build(encoder, "weights", sentences, tmp_path), encoder, rows)
+    broken = {"cut": content[:-4], "longer": content + b"1234", "empty": b"", "zeros": bytes(len(content))}
+    path.write_bytes(broken[change])
+    assert_right(Store.build(source, sentences, tmp_path), source.encoder, rows)
     assert path.read_bytes() == content
 
 
-def test_two_at_once_do_not_harm_each_other(tmp_path, monkeypatch, encoder, rows, sentences):
-    """A second one starts and ends while the first is in the middle of its file."""
-    monkeypatch.setattr(frozen, "TOKENS_AT_ONCE", 12)
-    stores = []
-
-    def meanwhile(tokens):
-        if not stores:
-            stores.append(None)
-            stores[0] = Store.build(encoder, "weights", sentences, tmp_path)
-            assert len([name for name in files(tmp_path) if name.endswith(".tmp")]) == 1  # the first's, untouched
-
-    stores.append(Store.build(encoder, "weights", sentences, tmp_path, meanwhile))
-    for store in stores:
-        assert_right(store, encoder, rows)
-    assert [name[-4:] for name in files(tmp_path)] == [".f32"]
+def test_encodings_of_other_code_are_made_again(tmp_path, monkeypatch, tiny, sentences):
+    """Whoever writes an encoder or a pooler changes it and runs again: the old file must not stand for the new code."""
+    said = []
+    head = make_model(SST, "mean", tiny).heads["sst"]
+    source = Source(tiny(), "weights", head)
+    before = Store.build(source, sentences, tmp_path).rows.copy()
+    monkeypatch.setattr(MeanTokens, "features", FirstToken.features)
+    after = Store.build(source, sentences, tmp_path, say=said.append).rows
+    assert said[0] == "what is on disk is not what the encoder computes now: encoded again"
+    assert np.abs(before - after).max() > 0.1 and len(files(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_what_stops_it_leaves_no_half_file(tmp_path, monkeypatch, encoder, sentences, fault):
+# --- the budget --------------------------------------------------------------------------------------------------
+
+# 6 distinct sentences of 6, 8, 3, 9, 6 and 3 tokens with [CLS] and [SEP], 24 numbers each, 4 bytes a number.
+TOKENS_IN_ALL = 35
+FULL = TOKENS_IN_ALL * 24 * 4
+
+
+def gb(number):
+    return number / 1e9
+
+
+@pytest.fixture
+def roomy(monkeypatch):
+    """Disks have space, whatever the machine's has."""
+    monkeypatch.setattr(disk_cache, "MARGIN", 0)
+
+
+def test_the_size_by_hand(tmp_path, roomy, source, sentences):
+    store = Store.build(source, sentences, tmp_path, budget_gb=gb(FULL))
+    assert store.rows.nbytes == sum(path.stat().st_size for path in tmp_path.iterdir()) == FULL
+
+
+def test_what_does_not_fit_is_kept_as_float16_and_that_is_said(tmp_path, roomy, source, rows, sentences):
+    said = []
+    for _ in range(2):
+        store = Store.build(source, sentences, tmp_path, budget_gb=gb(FULL - 1), say=said.append)
+        assert store.rows.dtype == np.float16
+        assert_right(store, source.encoder, rows, atol=5e-3)
+    assert "as float16, since float32 would take" in said[0] and said[0].endswith("encoded once")
+    assert len(said) == 2 and said[1].endswith("found")
+    store = None
+    rows.read_from(None)
+    store = Store.build(source, sentences, tmp_path, budget_gb=gb(2 * FULL), say=said.append)  # a larger budget
+    assert store.rows.dtype == np.float32 and said[2].endswith("encoded once")
+
+
+@pytest.mark.parametrize("why", ["budget", "none", "disk"])
+def test_what_does_not_fit_at_all_is_not_kept_and_that_is_said(tmp_path, monkeypatch, source, sentences, encoded, why):
+    said = []
+    budget = {"budget": FULL / 2 - 1, "none": 0, "disk": 10 * FULL}[why]
+    if why == "disk":
+        monkeypatch.setattr(disk_cache, "MARGIN", 2**62)
+    assert Store.build(source, sentences, tmp_path, budget_gb=gb(budget), say=said.append) is None
+    assert len(said) == 1 and "not kept, encoded anew in every epoch" in said[0]
+    assert files(tmp_path) == [] and encoded == []
+
+
+def test_older_files_make_room_but_none_that_is_in_use(tmp_path, roomy, encoder, sentences):
+    def build(name, say=lambda text: None, budget=3 * FULL):
+        return Store.build(Source(encoder, name), sentences, tmp_path, gb(budget), say)
+
+    def age(store_files, seconds):
+        for path in store_files:
+            os.utime(path, (seconds, seconds))
+
+    known, paths = set(), {}
+    used = None
+    for seconds, name in enumerate(("first", "second", "third"), start=1000):
+        store = build(name)
+        used = store if name == "first" else used
+        (paths[name],) = set(tmp_path.iterdir()) - known
+        known = set(tmp_path.iterdir())
+        age([paths[name]], seconds)
+        del store
+    said = []
+    fourth = build("fourth", said.append)  # `first` is the oldest, but `used` reads it
+    assert set(tmp_path.iterdir()) >= {paths["first"], paths["third"]} and not paths["second"].exists()
+    assert said[0].startswith("older ones deleted to make room: 1, 0.0 MB") and len(said) == 2
+    del fourth
+    age([paths["first"]], 1)
+    build("first")  # used again, so now it isn't the oldest any more
+    del used
+    age(set(tmp_path.iterdir()) - {paths["first"], paths["third"]}, 2000)
+    build("fifth")
+    assert paths["first"].exists() and not paths["third"].exists()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 3 * FULL
+
+
+# --- several at once, and ends in the middle ---------------------------------------------------------------------
+
+OTHER = """
+    import sys, time
+    from pathlib import Path
+    import numpy as np, torch
+    sys.path.insert(0, sys.argv[1])
+    import frozen
+    from bert import BertConfig, BertModel
+    frozen.TOKENS_AT_ONCE = 1
+    torch.manual_seed(0)
+    encoder = BertModel(BertConfig(vocab_size=29, hidden_size=24, num_hidden_layers=1, num_attention_heads=4,
+                                   intermediate_size=40, max_position_embeddings=24)).eval()
+    def slowly(done):
+        if done:
+            print("busy", flush=True)
+            time.sleep(float(sys.argv[3]))
+    say = lambda text: print(text, flush=True)
+    texts = [np.arange(2, 3 + n, dtype=np.int32) for n in range(4)]
+    frozen.Store.build(frozen.Source(encoder, "weights"), texts, Path(sys.argv[2]), say=say, progress=slowly)
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """other(pause) -> a process that builds the same small store, in steps that take so many seconds."""
+    started = []
+    script = tmp_path / "other.py"
+    script.write_text(textwrap.dedent(OTHER))
+    (tmp_path / "cache").mkdir()
+
+    def start(pause):
+        command = [sys.executable, script, Path(frozen.__file__).parent, tmp_path / "cache", str(pause)]
+        started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_second_waits_for_the_first_and_finds_its_file(tmp_path, other):
+    first = other(0.3)
+    assert first.stdout.readline() == "busy\n"
+    second = other(0)
+    said = second.communicate(timeout=60)[0].splitlines()
+    assert said[0] == f"waiting for process {first.pid}, which encodes the same sentences"
+    assert said[-3:] == ["4 distinct sentences, 0.0 MB, found", "busy", "done"]
+    assert first.communicate(timeout=60)[0].endswith("4 distinct sentences, 0.0 MB, encoded once\nbusy\ndone\n")
+    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32"]
+
+
+def test_a_killed_one_leaves_nothing_that_is_taken_for_whole(tmp_path, other):
+    first = other(60)
+    assert first.stdout.readline() == "busy\n"
+    assert any(name.endswith(".tmp") for name in files(tmp_path / "cache"))
+    assert not any(name.endswith(".f32") for name in files(tmp_path / "cache"))
+    first.kill()
+    first.wait()
+    said = other(0).communicate(timeout=60)[0].splitlines()
+    assert said[-3:] == ["4 distinct sentences, 0.0 MB, encoded once", "busy", "done"]
+    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32"]
+
+
+def test_a_live_one_s_half_is_left_alone(tmp_path, other, source, sentences):
+    """Another store is built in the same folder meanwhile."""
+    first = other(0.3)
+    assert first.stdout.readline() == "busy\n"
+    assert Store.build(source, sentences, tmp_path / "cache") is not None
+    assert first.communicate(timeout=60)[0].endswith("done\n")
+    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32", ".f32"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_ends_no_run(tmp_path, monkeypatch, source, sentences, code):
     def fail(_):
-        raise fault
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(frozen.os, "fsync", fail)
-    with pytest.raises((InputError, KeyboardInterrupt)) as caught:
-        Store.build(encoder, "weights", sentences, tmp_path)
+    said = []
+    monkeypatch.setattr(disk_cache.os, "fsync", fail)
+    assert Store.build(source, sentences, tmp_path, say=said.append) is None
+    assert len(said) == 1 and said[0].startswith("not kept, encoded anew in every epoch: cannot write ")
+    assert os.strerror(code) in said[0]
     assert files(tmp_path) == []
-    if isinstance(fault, OSError):
-        assert "No space left on device: free some space" in str(caught.value)
 
 
-def test_a_model_trains_from_the_store_as_from_its_encoder(tmp_path, monkeypatch, tiny, rows, sentences):
-    """Same losses and same gradients, and the encoder isn't asked again."""
-    torch.manual_seed(3)
-    config = ModelConfig.for_tasks(["sts"], attention={"sts": 2}, hidden_dropout_prob=0.0, option="pretrain")
-    model = MultitaskBERT(config, tiny()).train()
-    for layer in model.heads["sts"].attention:
-        layer.attention_dropout_prob = 0.0
-    found = []
-    for encodings in (None, Store.build(model.bert, "weights", sentences, tmp_path)):
-        rows.encodings = encodings
-        model.zero_grad()
-        loss = model.loss(rows.batch(np.arange(4)))
-        loss.backward()
-        found.append([loss.detach(), *(p.grad.clone() for p in model.heads.parameters() if p.grad is not None)])
-        monkeypatch.setattr(model.bert, "encode", None)  # whoever calls it from here on fails
-    assert len(found[0]) > 10
-    for plain, stored in zip(*found, strict=True):
-        torch.testing.assert_close(stored, plain, atol=1e-5, rtol=1e-4)
+def test_a_system_that_refuses_the_size_says_so_before_anything_is_encoded(tmp_path, source, sentences, encoded):
+    """A real refusal: files of this process may not grow beyond half of what is needed."""
+    said, limits = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL // 2, limits[1]))
+    try:
+        assert Store.build(source, sentences, tmp_path, say=said.append) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(said) == 1 and "File too large" in said[0]
+    assert files(tmp_path) == [] and encoded == []
+
+
+def test_a_folder_that_can_not_be_made_ends_no_run(tmp_path, source, sentences):
+    said = []
+    (tmp_path / "file").write_text("in the way")
+    assert Store.build(source, sentences, tmp_path / "file" / "cache", say=said.append) is None
+    assert "not kept" in said[0] and "a part of that path is a file" in said[0]
+
+
+def test_an_interruption_leaves_no_half_file(tmp_path, monkeypatch, source, sentences):
+    def fail(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk_cache.os, "fsync", fail)
+    with pytest.raises(KeyboardInterrupt):
+        Store.build(source, sentences, tmp_path)
+    assert files(tmp_path) == []

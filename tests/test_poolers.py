@@ -6,8 +6,10 @@ Follows poolers.py's promises, for every pooler in its registry.
 import pytest
 import torch
 
+import weights
 from errors import InputError
-from poolers import POOLERS, make_pooler, masked_mean
+from model import ModelConfig, MultitaskBERT
+from poolers import POOLERS, Pooler, make_pooler, masked_mean
 
 # Two sentences of three places with two numbers each; the second has one real token, then padding that would be seen.
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, -4.0], [5.0, 8.0]], [[7.0, -1.0], [100.0, 100.0], [-50.0, 9.0]]])
@@ -103,3 +105,100 @@ def test_a_pooler_that_says_it_reads_the_first_token_reads_no_other(name):
 def test_an_unknown_pooler_is_an_error_that_lists_the_known():
     with pytest.raises(InputError, match="--pooler medium: not known; known: first, cls, mean"):
         make_pooler("medium", 4)
+
+
+class Sum(Pooler):
+    """All a pooler without parameters needs to say."""
+
+    def features(self, layers, mask):
+        return (layers[-1] * mask.unsqueeze(-1)).sum(dim=1)
+
+
+class Gate(Sum):
+    """It learns behind its features."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.dense = torch.nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def transform(self, features):
+        return features * torch.sigmoid(self.dense(features))
+
+
+class Scored(Pooler):
+    """What it takes from the tokens, it learns: `forward` is all there is."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.scores = torch.nn.Parameter(torch.tensor([0.0, 1.0]))
+
+    def forward(self, layers, mask):
+        return (layers[-1] * (layers[-1] @ self.scores * mask).unsqueeze(-1)).sum(dim=1)
+
+
+@pytest.mark.parametrize("kind", [Sum, Gate, Scored])
+def test_adding_a_pooler_is_one_class_and_one_line(kind, monkeypatch):
+    monkeypatch.setitem(POOLERS, "new", kind)
+    pooler = build("new")
+    assert not pooler.first_token_only and pooler.layers_wanted == 1
+    assert pooler.has_features == (kind is not Scored)
+    found = pooler((HIDDEN,), MASK).tolist()
+    if kind is Sum:
+        assert found == [[9.0, 6.0], [7.0, -1.0]]
+    if kind is Gate:
+        pooler.dense.weight.data.zero_()
+        assert pooler((HIDDEN,), MASK).tolist() == [[4.5, 3.0], [3.5, -0.5]]
+    if kind is Scored:  # 2 (1, 2) - 4 (3, -4) + 8 (5, 8) and -1 (7, -1)
+        assert found == [[30.0, 84.0], [-7.0, 1.0]]
+
+
+@pytest.mark.parametrize("name", list(POOLERS))
+def test_features_hold_no_parameter_and_no_chance(name):
+    """Or a frozen encoder's could not be computed once."""
+    pooler = build(name).train()
+    if not pooler.has_features:
+        pytest.skip("reads all tokens")
+    found = pooler.features((HIDDEN,), MASK)
+    assert not found.requires_grad and torch.equal(found, pooler.features((HIDDEN,), MASK))
+    assert torch.equal(pooler.eval().transform(found), pooler((HIDDEN,), MASK))
+    for p in pooler.parameters():
+        p.data.add_(1.0)
+    assert torch.equal(pooler.features((HIDDEN,), MASK), found)
+
+
+def test_a_pooler_that_reads_more_than_heads_hand_on_is_refused(monkeypatch):
+    class Two(Sum):
+        layers_wanted = 2
+
+    monkeypatch.setitem(POOLERS, "two", Two)
+    with pytest.raises(InputError, match="--pooler two: reads 2 hidden states, and heads hand on the last alone"):
+        make_pooler("two", 4)
+
+
+def test_a_pooler_that_says_nothing_is_told_what_to_write(monkeypatch):
+    monkeypatch.setitem(POOLERS, "none", Pooler)
+    with pytest.raises(NotImplementedError, match="Pooler defines neither features nor forward"):
+        build("none")((HIDDEN,), MASK)
+
+
+def without_pooler(tiny, folder):
+    """A folder of weights that ship no pooler, as many sentence models'."""
+    encoder = tiny()
+    encoder.save_pretrained(folder)
+    state = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("pooler.")}
+    weights.write_state(folder, state)
+    return folder
+
+
+def test_a_random_pooler_is_not_frozen_without_a_word(tiny, tmp_path):
+    """With weights that hold none it could not learn, and stay random."""
+    folder = without_pooler(tiny, tmp_path / "bare")
+    with pytest.raises(
+        InputError, match="--pooler cls --option pretrain: these weights hold no pooler.* --pooler first"
+    ):
+        MultitaskBERT(ModelConfig.for_tasks(["sst"], pooler="cls", option="pretrain", model=str(folder)))
+    MultitaskBERT(ModelConfig.for_tasks(["sst"], pooler="mean", option="pretrain", model=str(folder)))
+    learning = MultitaskBERT(ModelConfig.for_tasks(["sst"], pooler="cls", option="finetune", model=str(folder)))
+    assert learning.heads["sst"].pooler.dense.weight.requires_grad
+    tiny().save_pretrained(tmp_path / "whole")
+    MultitaskBERT(ModelConfig.for_tasks(["sst"], pooler="cls", option="pretrain", model=str(tmp_path / "whole")))

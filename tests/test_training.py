@@ -20,7 +20,7 @@ from batches import TaskData
 from datasets import Example, Table
 from errors import InputError
 from evaluation import predict
-from frozen import Store
+from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
 from optimizer import AdamW
 from run import Run
@@ -70,9 +70,9 @@ class Bench:
         model = MultitaskBERT(ModelConfig.for_tasks(option=option, **heads), encoder)
         if option == "pretrain":
             sentences = [ids for rows in data.values() for side in rows.sentences for ids in side]
-            store = Store.build(model.bert, "weights", sentences, self.folder / "cache")
+            store = Store.build(Source(model.bert, "weights"), sentences, self.folder / "cache")
             for rows in data.values():
-                rows.encodings = store
+                rows.read_from(store)
         run = Run(self.folder / folder)
         sizes = {name: len(rows) for name, rows in data.items()}
         steps = make_schedule(schedule, sizes, batch_size, options.epochs, options.seed)
