@@ -6,7 +6,8 @@ Follows Devlin et al. 2018 (arXiv 1810.04805), section 5.3, for the feature-base
     python benchmarks/pretrain_speed.py --fraction 0.2 --batch_size 32 --tasks sts
 
 Encoded once: one pass over train and dev, written to disk, then in every epoch a training pass over train and an
-evaluation of dev from there. Encoding again, as the course's code does: in every epoch the encoder runs in the training
+evaluation of dev from there. What is written is what the heads read: one vector a sentence for the mean, all tokens for
+attention layers. Encoding again, as the course's code does: in every epoch the encoder runs in the training
 pass over train, in an evaluation of train, and in one of dev. Both use our encoder, which is the quicker one, so the
 ratio is what keeping the encodings saves and nothing else. In each round one pass, one epoch this way and one that way
 take turns, for the baseline's heads (mean of the tokens) and the poster's; ten epochs are ten times the median epoch,
@@ -31,7 +32,7 @@ from batches import TaskData  # noqa: E402
 from bert import BertModel  # noqa: E402
 from errors import InputError  # noqa: E402
 from evaluation import predict  # noqa: E402
-from frozen import Store  # noqa: E402
+from frozen import Source, Store  # noqa: E402
 from model import ModelConfig, MultitaskBERT  # noqa: E402
 from optimizer import AdamW  # noqa: E402
 from sampling import make_schedule  # noqa: E402
@@ -39,13 +40,16 @@ from tasks import TASKS, parse_tasks  # noqa: E402
 
 EPOCHS, LR, SEED = 10, 1e-3, 11711
 KINDS = {"mean": 0, "poster": None}  # attention layers: none, or the task's own
-ONCE, AGAIN, PASS = "once", "again", "pass"
+MEASURED = PASS, ONCE, AGAIN = "pass", "once", "again"
 
 
-def encode_once(encoder: BertModel, sha256: str, splits: dict[str, TaskData], folder: Path) -> Store:
-    """One pass over the distinct sentences of a task's files, kept in the folder."""
-    sentences = [ids for data in splits.values() for side in data.sentences for ids in side]
-    return Store.build(encoder, sha256, sentences, folder)
+def encode_once(source: Source, splits: dict[str, TaskData], folder: Path) -> Store:
+    """One pass over the distinct sentences of a task's files, kept in the folder. Ends the program if that is full."""
+    sentences, said = [ids for data in splits.values() for side in data.sentences for ids in side], []
+    store = Store.build(source, sentences, folder, say=said.append)
+    if store is None or store.rows.dtype != "float32":
+        sys.exit(f"error: {folder}: {said[-1]}: free some space, or take a smaller --fraction")
+    return store
 
 
 def train_epoch(model: MultitaskBERT, optimizer: AdamW, data: TaskData, batch_size: int) -> None:
@@ -62,12 +66,17 @@ def train_epoch(model: MultitaskBERT, optimizer: AdamW, data: TaskData, batch_si
 class Heads:
     """One task's head of one kind, trained from a store or with the encoder in every step."""
 
-    def __init__(self, encoder: BertModel, kind: str, task: str, batch_size: int):
+    def __init__(self, encoder: BertModel, sha256: str, kind: str, task: str, batch_size: int):
         layers = None if KINDS[kind] is None else {task: KINDS[kind]}
         config = ModelConfig.for_tasks([task], attention=layers, option="pretrain")
         self.model = MultitaskBERT(config, encoder).to(encoder.embeddings.word_embeddings.weight.device)
         self.optimizer = AdamW([p for p in self.model.parameters() if p.requires_grad], lr=LR)
+        self.source = Source(encoder, sha256, self.model.heads[task])
         self.batch_size = batch_size
+
+    def encode(self, splits: dict[str, TaskData], scratch: Path) -> None:
+        encode_once(self.source, splits, scratch)
+        shutil.rmtree(scratch)
 
     def epoch_once(self, splits: dict[str, TaskData]) -> None:
         train_epoch(self.model, self.optimizer, splits["train"], self.batch_size)
@@ -80,12 +89,13 @@ class Heads:
 
 
 def take_part(name: str, arguments: argparse.Namespace, tokenizer) -> tuple[dict, dict, dict]:
-    """A fraction of the task's files, once to be encoded again and once for a store; and what the row says of them."""
-    plain, stored, described = {}, {}, {}
+    """A fraction of the task's files, to be encoded again and for each kind's store; and what the row says of them."""
+    plain, stored, described = {}, {kind: {} for kind in KINDS}, {}
     for split in ("train", "dev"):
         table, described[split] = read_rows(name, split, arguments.data)
         table = part_of(table, max(2, round(arguments.fraction * len(table))))
-        plain[split], stored[split] = (TaskData(TASKS[name], table, tokenizer) for _ in range(2))
+        for splits in (plain, *stored.values()):
+            splits[split] = TaskData(TASKS[name], table, tokenizer)
         described[split]["rows_used"] = len(table)
     return plain, stored, described
 
@@ -97,33 +107,20 @@ def race(arguments: argparse.Namespace, device: torch.device) -> tuple[dict, dic
     names, steps, described = [task.name for task in arguments.tasks], {}, {}
     with tempfile.TemporaryDirectory() as place:
         keep, scratch = Path(place, "kept"), Path(place, "scratch")
-
-        def passer(splits):
-            def step(turn):
-                encode_once(encoder, str(model["sha256"]), splits, scratch)
-                shutil.rmtree(scratch)
-
-            return step
-
         for name in names:
             plain, stored, described[name] = take_part(name, arguments, tokenizer)
-            store = encode_once(encoder, str(model["sha256"]), stored, keep)
-            for data in stored.values():
-                data.encodings = store
-            steps[name, PASS] = passer(plain)
-            for kind in KINDS:
-                heads = Heads(encoder, kind, name, arguments.batch_size)
-                steps[name, kind, ONCE] = lambda turn, heads=heads, data=stored: heads.epoch_once(data)
+            for kind, splits in stored.items():
+                heads = Heads(encoder, str(model["sha256"]), kind, name, arguments.batch_size)
+                store = encode_once(heads.source, splits, keep)
+                described[name].setdefault("kept_mb", {})[kind] = store.rows.nbytes / 1e6
+                for data in splits.values():
+                    data.read_from(store)
+                steps[name, kind, PASS] = lambda turn, heads=heads, data=plain: heads.encode(data, scratch)
+                steps[name, kind, ONCE] = lambda turn, heads=heads, data=splits: heads.epoch_once(data)
                 steps[name, kind, AGAIN] = lambda turn, heads=heads, data=plain: heads.epoch_again(data)
         taken = measure.take_turns(steps, arguments.rounds, device)
-        del store, stored  # the mapped file is open until then, and some systems delete no open file
-    seconds = {
-        kind: {
-            name: {PASS: taken[name, PASS], ONCE: taken[name, kind, ONCE], AGAIN: taken[name, kind, AGAIN]}
-            for name in names
-        }
-        for kind in KINDS
-    }
+        del store, stored, splits, steps, data  # a mapped file is open until then, and some systems delete no open file
+    seconds = {kind: {name: {what: taken[name, kind, what] for what in MEASURED} for name in names} for kind in KINDS}
     return seconds, described, model
 
 
@@ -147,10 +144,7 @@ def summarize(seconds: dict[str, list[float]]) -> dict:
 
 def add_up(tasks: dict[str, dict[str, list[float]]]) -> dict[str, list[float]]:
     """The same rounds' times of several tasks together."""
-    return {
-        name: [sum(times) for times in zip(*(t[name] for t in tasks.values()), strict=True)]
-        for name in (PASS, ONCE, AGAIN)
-    }
+    return {name: [sum(times) for times in zip(*(t[name] for t in tasks.values()), strict=True)] for name in MEASURED}
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -178,7 +172,7 @@ def main() -> None:
         found["all"] = summarize(add_up(tasks))
         row["heads"][kind] = found
         for name, got in found.items():
-            line = [f"{kind}, {name}", *(got[f"{what}_ms"]["median"] for what in (PASS, ONCE, AGAIN))]
+            line = [f"{kind}, {name}", *(got[f"{what}_ms"]["median"] for what in MEASURED)]
             line += [got["ten_epochs_once_seconds"], got["ten_epochs_again_seconds"]]
             lines.append([*line, got["again_over_once"], got["again_over_once_quartiles"], got["once_over_pass"]])
     print(f"{EPOCHS} epochs of heads on {arguments.model}, frozen; {described}")
