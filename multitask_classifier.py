@@ -381,7 +381,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         say(f"lr         {lr:g}{recommended}, {asked}")
         config = run_config(job, lr)
         if args.resume:
-            refuse_changes(Run.open(folder), config)
+            refuse_changes(Run(folder), config)
         elif processes.first:
             held.enter_context(Run(folder).locked())
             Run.create(folder, config)

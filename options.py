@@ -71,14 +71,24 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         usage="%(prog)s [--option {pretrain,finetune}] [options]",
         description="Train one BERT for several tasks and write the leaderboard's prediction files.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=120),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
     )
+    modes = ", ".join(f"{mode} = {option}" for mode, option in FINE_TUNE_MODES.items())
     what = parser.add_argument_group("what to train")
-    what.add_argument("--option", choices=OPTIONS, help="pretrain: the heads alone (default); finetune: everything")
     what.add_argument(
-        "--fine-tune-mode", choices=FINE_TUNE_MODES, metavar="MODE", help=f"the same as {' or '.join(FINE_TUNE_MODES)}"
+        "--option",
+        choices=OPTIONS,
+        help="pretrain: the heads alone learn (default, the course's); finetune: everything",
     )
-    what.add_argument("--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s)")
+    what.add_argument(
+        "--fine-tune-mode",
+        choices=FINE_TUNE_MODES,
+        metavar="MODE",
+        help=f"2024's words for it: {modes} (no default)",
+    )
+    what.add_argument(
+        "--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s, the leaderboard's)"
+    )
     what.add_argument(
         "--model",
         type=text_given,
@@ -105,16 +115,21 @@ def build_parser() -> argparse.ArgumentParser:
     heads.add_argument(
         "--attention_init",
         choices=INITIALIZATIONS,
+        metavar="HOW",
         default="default",
-        help="uniform: query, key and value from U(0.9, 1)",
+        help="their first weights: default, torch's own; uniform, U(0.9, 1): attention begins even",
     )
     heads.add_argument(
         "--pair_score",
         choices=PAIR_SCORES,
+        metavar="HOW",
         default="calibrated",
-        help="logit of a pair: <W a, W b> (dot, the poster's) or with an offset set on some training pairs (default)",
+        help="a paraphrase's logit: dot, <W a, W b> as the poster's, which stays above zero; calibrated "
+        "(default): plus an offset, both set from some training pairs",
     )
-    heads.add_argument("--pooler", choices=POOLERS, help="default: first after attention layers, mean without any")
+    heads.add_argument(
+        "--pooler", choices=POOLERS, help="tokens to a sentence (default first after attention layers, else mean)"
+    )
     heads.add_argument(
         "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
     )
@@ -125,38 +140,49 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch_size", type=int, metavar="N", default=8, help="default 8, the course's; it fits every GPU"
     )
     how.add_argument("--lr", type=float, help="default: the one recommended for model and option, which is printed")
-    how.add_argument("--lr_decay", choices=LEARNING_RATES, default="constant", help="default constant, the course's")
+    how.add_argument(
+        "--lr_decay", choices=LEARNING_RATES, default="constant", help="of the rate; default constant, the course's"
+    )
     how.add_argument(
         "--warmup",
         type=float,
         metavar="SHARE",
         default=0.0,
-        help="of all steps, over which the rate climbs (default 0)",
+        help="share of all steps, 0 to 1, in which the rate climbs to --lr (default 0, the course's)",
     )
-    how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0, the course's")
+    how.add_argument(
+        "--weight_decay",
+        type=float,
+        metavar="W",
+        default=0.0,
+        help="weights shrink by the rate times this each step (default 0, the course's)",
+    )
     how.add_argument(
         "--clip",
         type=float,
         metavar="NORM",
         default=0.0,
-        help="largest gradient norm; default 0: no clipping, as there",
+        help="largest gradient norm (default 0: no clipping, as in the course)",
     )
     how.add_argument(
         "--schedule",
         choices=("separate", *SCHEDULES),
+        metavar="WHICH",
         default="proportional",
-        help="whose batch comes next (default proportional: every row once an epoch); separate: one model a task",
+        help="whose batch is next: proportional (default), shuffled, every row once an epoch; sequential, task "
+        "after task; round_robin, in turn; annealed, drawn by size, later evenly; separate, one model a task",
     )
     how.add_argument("--seed", type=int, metavar="N", default=11711, help="default 11711, the course's")
 
     where = parser.add_argument_group("where")
-    where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (without it the best device there is)")
-    where.add_argument("--device", help="cuda, cuda:1, mps or cpu")
+    where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (default: the best device there is)")
+    where.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the first of them that is there)")
     where.add_argument(
         "--precision",
         choices=PRECISIONS,
+        metavar="TYPE",
         default="auto",
-        help="of matrix products; auto (default): on a GPU bf16 where it has that, else fp16; elsewhere fp32",
+        help="of matrix products: bf16, fp16, fp32; auto (default): a GPU's bf16, without that fp16; elsewhere fp32",
     )
     where.add_argument(
         "--compile", action="store_true", help="torch.compile for a GPU: minutes to start, then faster (default: off)"
@@ -177,17 +203,23 @@ def build_parser() -> argparse.ArgumentParser:
         "course's files); 0 keeps none",
     )
     where.add_argument(
-        "--run", type=path_given, metavar="DIR", help="folder for this run (default runs/<time>-<option>)"
+        "--run",
+        type=path_given,
+        metavar="DIR",
+        help="a new folder for this run (default runs/<time>-<option> beside this program)",
     )
     where.add_argument(
-        "--resume", type=path_given, metavar="RUN", help="continue a run that was stopped, with its options"
+        "--resume",
+        type=path_given,
+        metavar="RUN",
+        help="a stopped run, its folder or name in runs/, to continue as it was (default: a new run)",
     )
     where.add_argument(
         "--save_every",
         type=float,
         metavar="MINUTES",
         default=10.0,
-        help="between checkpoints within an epoch (default 10)",
+        help="between checkpoints within an epoch, so what a crash costs at most (default 10)",
     )
 
     files = parser.add_argument_group(
@@ -368,8 +400,8 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
 
     Raises InputError if it is finished or no run of this command, or if an option typed differs from the run's.
     """
-    folder = args.resume
-    config = Run.open(folder).config
+    run = Run.open(args.resume, ROOT)
+    folder, config = run.folder, run.config
     try:
         options, command = dict(config["options"]), config["command"]
     except (KeyError, TypeError, ValueError) as error:

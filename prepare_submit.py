@@ -10,7 +10,7 @@ import argparse
 import ast
 import sys
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from datasets import Table, read_examples
 from errors import InputError, quoted
 from evaluation import METRICS, parse_predictions
 from files import atomic_write, cannot, read_json, sha256
+from run import Run, predicted
 from tasks import PARA, SST, STS, Task, leaderboard_score
 
 ROOT = Path(__file__).resolve().parent
@@ -77,14 +78,6 @@ def check_ids(values: dict[str, float], table: Table, name: str) -> None:
 # --- where predictions come from ---------------------------------------------------------------------------------
 
 
-def find_run(root: Path, name: str) -> Path:
-    """The folder of a run given as a path or as a name below runs/."""
-    for folder in (Path(name), root / "runs" / name):
-        if (folder / "config.json").is_file():
-            return folder
-    raise InputError(f"{name}: no run there (no config.json): name a folder in runs/")
-
-
 def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -> None:
     """Reads the six files, from a task's chosen run or from predictions/, and finds the runs they are of."""
     for task in SUBMITTED:
@@ -98,21 +91,11 @@ def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -
                 submission.errors.append(f"{shown(root, folder / name)} is missing: {how}")
             except OSError as error:
                 submission.errors.append(str(cannot("read", folder / name, error)))
-        run = chosen.get(task.name) or _matching_run(root, names, submission.contents, all)
+        found = {name: submission.contents[name] for name in names if name in submission.contents}
+        whole = len(found) == len(names)
+        run = chosen.get(task.name) or (predicted(root, found) if whole else None)
         submission.runs[task.name] = run
-        submission.data_of[task.name] = run or _matching_run(root, names, submission.contents, any)
-
-
-def _matching_run(
-    root: Path, names: list[str], contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool]
-) -> Path | None:
-    """The newest run of whose predictions all, or any, are these, byte for byte."""
-    configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for config in configs:
-        files = [config.parent / "predictions" / name for name in names]
-        if how_many(f.is_file() and f.read_bytes() == contents.get(f.name) for f in files):
-            return config.parent
-    return None
+        submission.data_of[task.name] = run or predicted(root, found, any)
 
 
 def shown(root: Path, path: Path) -> str:
@@ -275,7 +258,7 @@ def describe(submission: Submission) -> None:
 
 def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool) -> None:
     """The whole command below `root`. Raises InputError, after printing what is wrong, where nothing is zipped."""
-    runs = {name: find_run(root, run) for name, run in chosen.items()}
+    runs = {name: Run.open(run, root).folder for name, run in chosen.items()}
     submission = examine(root, runs, folder)
     describe(submission)
     for line in submission.errors + ([] if force else submission.objections):

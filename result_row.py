@@ -1,6 +1,7 @@
 """A finished run as one row: what results/ keeps and what the README's tables are made from.
 
     python result_row.py RUN [RUN...] >> results/course_data.jsonl    one JSON line a run
+    python result_row.py --table RUN [RUN...]                         runs as a table
     python result_row.py --table results/course_data.jsonl            rows as the README's table
 
 A row has the command that makes it again, its scores and cost, and what could explain a difference: versions,
@@ -18,17 +19,24 @@ from pathlib import Path
 from errors import InputError, quoted
 from files import read_json
 from options import SCORES, build_parser
-from run import Run
+from run import ROOT, Run
 from tasks import TASKS, leaderboard_score
 
 PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only"}
+# The README's column headings; another task's is its title and metric.
+HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr."}
+UNTRAINED = "untrained"
 DAMAGED = "the run's files are damaged: copy them again, or run again"
 
 
-def row(folder: Path) -> dict:
-    """The row of a finished run. Raises InputError if the run isn't finished or its files are not a run's."""
-    run = Run.open(folder)
-    config, path = run.config, folder / SCORES
+def row(name: str | Path) -> dict:
+    """The row of a finished run, given as its folder or its name in runs/.
+
+    Raises InputError if the run isn't finished or its files are not a run's.
+    """
+    run = Run.open(name, ROOT)
+    folder, config = run.folder, run.config
+    path = folder / SCORES
     if not path.is_file():
         raise InputError(f"{folder} is not finished (no {SCORES}): continue it with --resume {folder}")
     scores = check_scores(read_json(path), path)
@@ -57,12 +65,18 @@ def check_scores(scores: object, path: Path) -> dict:
     """The scores of a run, each task's metric among them. Raises InputError naming what is missing."""
     if not isinstance(scores, dict) or not scores:
         raise InputError(f"{path}: no task's scores in it: {DAMAGED}")
+    check_tasks(scores, path)
+    for name in scores:
+        for key in (UNTRAINED, TASKS[name].metric):
+            need(scores, (name, key), (int, float, type(None)), path)  # None is an undefined correlation
+    return scores
+
+
+def check_tasks(scores: dict, path: str | Path) -> None:
+    """Raises InputError for scores of a task that is none."""
     for name in scores:
         if name not in TASKS:
             raise InputError(f"{path}: scores of an unknown task {quoted(name)}; known: {', '.join(TASKS)}: {DAMAGED}")
-        for key in ("untrained", TASKS[name].metric):
-            need(scores, (name, key), (int, float, type(None)), path)  # None is an undefined correlation
-    return scores
 
 
 def check_config(config: object, path: Path) -> None:
@@ -88,7 +102,7 @@ def last_row(path: Path) -> dict:
     return rows[-1]
 
 
-def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], path: Path):
+def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], path: str | Path):
     """What stands in a JSON file's value under these keys. Raises InputError if nothing of this kind does."""
     for key in keys:
         if not isinstance(value, dict) or key not in value:
@@ -130,30 +144,46 @@ def read_lines(path: Path) -> list[dict]:
         raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
 
 
-def table(rows: list[dict], path: Path) -> str:
-    """Rows of the course's three tasks as a Markdown table: dev scores (untrained ones in brackets), cost, command.
+def rows_of(name: str) -> list[dict]:
+    """The rows in a file, or the row of a run."""
+    return read_lines(Path(name)) if Path(name).is_file() else [row(name)]
 
-    Raises InputError if a row, which came from `path`, is not a finished run's.
+
+def table(rows: list[tuple[dict, str]]) -> str:
+    """Rows, each with where it came from, as a Markdown table: dev scores (untrained in brackets), cost, command.
+
+    It has a column for each task that any row has; what a run was not trained for is empty, as is the leaderboard's
+    score of a run that lacks one of the course's tasks. Raises InputError if a row is not a finished run's.
     """
-    lines = [
-        "| sentiment acc. | paraphrase acc. | STS corr. | score | training | tokens/s | command |",
-        "|---|---|---|---|---|---|---|",
-    ]
     number, maybe = (int, float), (int, float, type(None))
-    for found in rows:
+    trained_for = {name for found, path in rows for name in need(found, ("dev",), dict, path)}
+    tasks = [task for task in TASKS.values() if task.name in trained_for]
+    headings = [HEADINGS.get(task.name, f"{task.title} {task.metric}") for task in tasks]
+    headings += ["score", "training", "tokens/s", "command"]
+    lines = [_line(headings), "|" + "---|" * len(headings)]
+    for found, path in rows:
         cells = []
-        for name in ("sst", "para", "sts"):
-            trained, untrained = (
-                need(found, ("dev", name, key), maybe, path) for key in (TASKS[name].metric, "untrained")
-            )
-            cells.append(f"{_show(trained)} ({_show(untrained)})")
-        cells.append(f"{need(found, ('leaderboard',), number, path):.3f}")
+        check_tasks(found["dev"], path)
+        for task in tasks:
+            if task.name in found["dev"]:
+                trained, untrained = (
+                    need(found, ("dev", task.name, key), maybe, path) for key in (task.metric, UNTRAINED)
+                )
+                cells.append(f"{_show(trained)} ({_show(untrained)})")
+            else:
+                cells.append("")
+        score = need(found, ("leaderboard",), maybe, path)
+        cells.append("" if score is None else f"{score:.3f}")
         cells.append(f"{need(found, ('train_seconds',), number, path) / 60:.0f} min")
         rate = need(found, ("tokens_per_second",), maybe, path)  # None: no epoch was trained
         cells.append("" if rate is None else f"{rate:,}")
         cells.append(f"`{need(found, ('command',), str, path)}`")
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(_line(cells))
     return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _show(value: float | None) -> str:
@@ -161,15 +191,15 @@ def _show(value: float | None) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Print one JSON line for each finished run, or a table of such lines.")
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="print the rows in FILE as a table instead")
+    parser = argparse.ArgumentParser(description="Print one JSON line for each finished run, or a table of them.")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder, its name in runs/, or a file of rows printed before"
+    )
+    parser.add_argument("--table", action="store_true", help="print one table instead of JSON lines")
     args = parser.parse_args(arguments)
     try:
-        if args.table:
-            print(table(read_lines(args.table), args.table))
-        for folder in args.runs:
-            print(json.dumps(row(folder)))
+        rows = [(found, name) for name in args.runs for found in rows_of(name)]
+        print(table(rows) if args.table else "\n".join(json.dumps(found) for found, _ in rows))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

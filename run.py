@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -54,12 +54,15 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: str | Path) -> Run:
-        """A run that exists. Raises InputError if there is none."""
-        run = cls(folder)
-        if not (run.folder / "config.json").is_file():
-            raise InputError(f"{run.folder}: no run there (no config.json); a run's folder stands in runs/")
-        return run
+    def open(cls, name: str | Path, root: Path) -> Run:
+        """A run that exists, given as its folder or as its name below `root`/runs. Raises InputError if there is none.
+
+        Every command that is told of a run finds it here.
+        """
+        for folder in (Path(name), root / "runs" / name):
+            if (folder / "config.json").is_file():
+                return cls(folder)
+        raise InputError(f"{name}: no run there (no config.json): name a run's folder, or its name in runs/")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,6 +102,36 @@ class Run:
             if fcntl:
                 os.close(descriptor)
 
+    def position(self) -> tuple[int, int]:
+        """Epochs finished and steps made in the one then running, as the checkpoint says; (0, 0) without one.
+
+        Raises InputError for a damaged file, as far as that can be told from its beginning.
+        """
+        if not self.checkpoint.is_file():
+            return 0, 0
+        with self._reading():
+            state = json.loads(self._header()["state"])
+            return int(state["epoch"]), int(state["step"])
+
+    def _header(self) -> dict[str, str]:
+        """What stands before the checkpoint's tensors."""
+        with open(self.checkpoint, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return json.loads(file.read(min(size, 100_000_000)))["__metadata__"]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever a damaged checkpoint leads to is one line that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise cannot("read", self.checkpoint, error) from error
+        except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{self.checkpoint}: cut short or altered ({error}): delete {self.checkpoint.parent} and resume, "
+                "which starts over, or start a new run"
+            ) from error
+
     @property
     def config(self) -> dict:
         return read_json(self.folder / "config.json")
@@ -120,21 +153,12 @@ class Run:
         """What save_checkpoint wrote, or None if nothing was saved yet. Raises InputError for a damaged file."""
         if not self.checkpoint.is_file():
             return None
-        try:
-            with open(self.checkpoint, "rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(size, 100_000_000)))["__metadata__"]
+        with self._reading():
+            header = self._header()
             tensors = load_file(self.checkpoint)
             if _checksum(tensors, header["state"]) != header["checksum"]:
                 raise ValueError("its checksum is another")
             return tensors, json.loads(header["state"])
-        except OSError as error:
-            raise cannot("read", self.checkpoint, error) from error
-        except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{self.checkpoint}: cut short or altered ({error}): delete {self.checkpoint.parent} and resume, "
-                "which starts over, or start a new run"
-            ) from error
 
     def finish(self) -> None:
         """A finished run needs no checkpoint: best/ has the model. What can't be deleted stays, and ends no run."""
@@ -144,6 +168,20 @@ class Run:
             remove_temporaries(self.folder)
         with suppress(OSError):
             self.checkpoint.parent.rmdir()
+
+
+def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool] = all) -> Path | None:
+    """The newest run in `root`/runs that predicted all, or `any`, of these files, byte for byte; None: there is none.
+
+    contents: prediction file's name -> bytes.
+    """
+    configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for config in configs:
+        folder = config.parent / "predictions"
+        files = [(folder / name, content) for name, content in contents.items()]
+        if how_many(file.is_file() and file.read_bytes() == content for file, content in files):
+            return config.parent
+    return None
 
 
 def _lock(descriptor: int) -> bool:

@@ -471,7 +471,13 @@ def test_help_fits_one_screen_in_groups(capsys):
     for action in build_parser()._actions:
         option = action.option_strings[-1]
         assert option in per_task | {"--local_files_only"} or option in shown
-        assert action.dest == "help" or option in per_task | {"--local_files_only"} or action.help
+        if action.dest == "help" or option in per_task | {"--local_files_only"}:
+            continue
+        assert "default" in action.help, option
+        if action.metavar and action.choices:  # then the help says which there are
+            assert all(re.search(rf"\b{choice}\b", action.help) for choice in action.choices if choice != "auto"), (
+                option
+            )
 
 
 OUT_OF_RANGE = [
@@ -651,6 +657,14 @@ def test_going_on_with_other_data_or_weights_is_refused(command, stopped, root):
     content[-1] ^= 1
     weight.write_bytes(content)
     refused(command("--resume", "runs/x"), "its inputs changed: weights", "restore them, or start anew")
+
+
+def test_a_run_to_go_on_with_may_be_named(command, stopped, tmp_path, monkeypatch):
+    """By its name below the program's runs/, from anywhere."""
+    monkeypatch.chdir(tmp_path)
+    found = command("--resume", "x")
+    assert (found.code, found.err) == (0, "")
+    assert "continuing at epoch 2, step 1" in found.out and (stopped / "scores.json").is_file()
 
 
 def test_going_on_with_a_finished_run_is_refused(command):

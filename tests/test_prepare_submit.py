@@ -303,7 +303,10 @@ def test_a_link_that_leads_out(root, capsys, tmp_path):
 
 def test_a_run_that_is_none(root, capsys):
     assert main(["--sst", "third"], root) == 1
-    assert capsys.readouterr().err == "error: third: no run there (no config.json): name a folder in runs/\n"
+    assert (
+        capsys.readouterr().err
+        == "error: third: no run there (no config.json): name a run's folder, or its name in runs/\n"
+    )
 
 
 # --- what the course does not allow: zipped only with --force ----------------------------------------------------

@@ -35,20 +35,7 @@ TYPED = [
 
 @pytest.fixture
 def run(tmp_path):
-    options = {name: value if value is None else str(value) for name, value in vars(get_args(TYPED)).items()}
-    options.update(exclude_shared=True, use_gpu=False, local_files_only=False)
-    for name in (
-        "epochs",
-        "batch_size",
-        "seed",
-        "hidden_dropout_prob",
-        "warmup",
-        "weight_decay",
-        "clip",
-        "save_every",
-        "lr",
-    ):
-        options[name] = getattr(get_args(TYPED), name)
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(get_args(TYPED)).items()}
     data = {"sst": {"train": {"path": "/a/b.csv", "rows": 9, "dropped": [], "sha256": "d" * 64}}}
     config = {
         "command": "multitask_classifier.py",
@@ -152,11 +139,12 @@ def test_rows_as_a_table(run, tmp_path, capsys):
     ("content", "message"),
     [
         ("", None),
-        ("5\n", "no dev.sst.accuracy in it"),
-        ("{}\n", "no dev.sst.accuracy in it"),
+        ("5\n", "no dev in it"),
+        ("{}\n", "no dev in it"),
         ("[" * 200_000, "can't be read as JSON lines"),
         ("1" * 5_000, "can't be read as JSON lines"),
         ({"leaderboard": "high"}, "leaderboard is 'high'"),
+        ({"dev": {**SCORES, "cola": {}}}, "scores of an unknown task 'cola'"),
         ({"dev": {**SCORES, "para": 1}}, "no dev.para.accuracy in it"),
     ],
 )
@@ -168,7 +156,51 @@ def test_damaged_rows_make_no_table_but_one_line(run, content, message, tmp_path
     assert capsys.readouterr().err.startswith(f"error: {rows}: {message}" if message else "")
 
 
-def test_the_readme_s_table_is_what_the_rows_say():
+def finish(run, scores):
+    write_json(run.folder / "scores.json", scores)
+    return str(run.folder)
+
+
+def test_a_table_of_runs_themselves_has_the_columns_of_what_they_were_trained_for(run, capsys):
+    film = {"cfimdb": {"untrained": 0.5, "accuracy": 0.9, "macro_f1": 0.9}}
+    other = Run.create(run.folder.parent / "other", run.config)
+    other.write_metrics([{"epoch": 0, "train_seconds": 0, "train_tokens": 0}])
+    assert result_row.main(["--table", finish(run, {"sst": SCORES["sst"]}), finish(other, film)]) == 0
+    head, rule, first, second = capsys.readouterr().out.splitlines()
+    assert head == "| sentiment acc. | sentiment (CFIMDB) accuracy | score | training | tokens/s | command |"
+    assert rule == "|---|---|---|---|---|---|"
+    assert first.startswith("| 0.480 (0.200) |  |  | 0 min | 150 | `python ")
+    assert second.startswith("|  | 0.900 (0.500) |  | 0 min |  | `python ")
+
+
+def test_runs_and_files_of_rows_may_stand_in_one_table(run, tmp_path, capsys):
+    assert result_row.main([finish(run, SCORES)]) == 0
+    (tmp_path / "rows.jsonl").write_text(capsys.readouterr().out)
+    assert result_row.main(["--table", str(tmp_path / "rows.jsonl"), str(run.folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and lines[2] == lines[3]
+
+
+def test_a_run_is_found_by_its_name(run, monkeypatch, tmp_path):
+    finish(run, SCORES)
+    (tmp_path / "runs").mkdir()
+    run.folder.rename(tmp_path / "runs" / "mine")
+    assert Run.open("mine", tmp_path).folder == tmp_path / "runs" / "mine"
+    monkeypatch.setattr(result_row, "ROOT", tmp_path)
+    assert result_row.row("mine")["dev"] == SCORES
+
+
+def test_without_a_run_the_usage_is_shown(capsys):
+    for arguments in ([], ["--table"]):
+        with pytest.raises(SystemExit) as ended:
+            result_row.main(arguments)
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and said.out == ""
+        assert said.err.startswith("usage: ") and "required: RUN" in said.err
+
+
+def test_the_readme_s_table_is_what_the_rows_say(capsys):
+    """To the byte, as the README's command prints it."""
     root = Path(result_row.__file__).parent
-    rows = result_row.read_lines(root / "results" / "course_data.jsonl")
-    assert result_row.table(rows, root) in (root / "README.md").read_text(encoding="utf-8")
+    assert result_row.main(["--table", str(root / "results" / "course_data.jsonl")]) == 0
+    assert capsys.readouterr().out in (root / "README.md").read_text(encoding="utf-8")
