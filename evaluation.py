@@ -16,9 +16,17 @@ import numpy as np
 import torch
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
+from torch.utils.data import DataLoader
 
 from batches import Batch, TaskData, prepared
-from datasets import NUMBER
+from datasets import (
+    NUMBER,
+    SentenceClassificationDataset,
+    SentenceClassificationTestDataset,
+    SentencePairDataset,
+    SentencePairTestDataset,
+    load_multitask_data,
+)
 from distributed import ALONE, Processes
 from errors import InputError, quoted
 from files import atomic_write, cannot
@@ -197,14 +205,17 @@ def _value(task: Task, text: str, where: str) -> float:
 
 
 def model_eval_sst(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.device):
-    """(accuracy, macro F1, predictions, labels, sentences, ids) of sentiment."""
+    """(accuracy, macro F1, predictions, labels, sentences, ids) of sentiment, in both seasons."""
     ids, predictions, labels, sentences = _answers(dataloader, model, device, SST)
     accuracy_, f1 = (METRICS[name](np.array(labels), np.array(predictions)) for name in ("accuracy", "macro_f1"))
     return accuracy_, f1, predictions, labels, sentences, ids
 
 
 def model_eval_multitask(sentiment_dataloader, paraphrase_dataloader, sts_dataloader, model, device):
-    """Metric, predictions and ids of sentiment (accuracy), then of paraphrase (accuracy), then of STS (Pearson)."""
+    """Metric, predictions and ids of sentiment (accuracy), then of paraphrase (accuracy), then of STS (Pearson).
+
+    In the 2024 order; the 2023 season's gives paraphrase before sentiment.
+    """
     found = []
     for loader, task in ((sentiment_dataloader, SST), (paraphrase_dataloader, PARA), (sts_dataloader, STS)):
         ids, predictions, labels, _ = _answers(loader, model, device, task)
@@ -214,12 +225,47 @@ def model_eval_multitask(sentiment_dataloader, paraphrase_dataloader, sts_datalo
 
 
 def model_eval_test_multitask(sentiment_dataloader, paraphrase_dataloader, sts_dataloader, model, device):
-    """Predictions and ids of sentiment, then of paraphrase, then of STS, for files without labels."""
+    """Predictions and ids of sentiment, then of paraphrase, then of STS, for files without labels.
+
+    In the 2024 order; the 2023 season's gives paraphrase before sentiment.
+    """
     found = []
     for loader, task in ((sentiment_dataloader, SST), (paraphrase_dataloader, PARA), (sts_dataloader, STS)):
         ids, predictions, _, _ = _answers(loader, model, device, task)
         found += [predictions, ids]
     return tuple(found)
+
+
+def test_model_multitask(args, model: MultitaskBERT, device: torch.device) -> None:
+    """The 2023 season's last step: predict dev and test of the three tasks, print dev's scores, write the six files.
+
+    args: the starter's options, of which it reads batch_size, {sst,para,sts}_{dev,test} and the same with _out.
+    Nothing is written before everything is predicted. Raises InputError as `read_examples` and `write_predictions`.
+    """
+    dev = model_eval_multitask(*_loaders(args, "dev"), model, device)
+    test = model_eval_test_multitask(*_loaders(args, "test"), model, device)
+    for number, (task, score_name) in enumerate(((SST, "sentiment acc"), (PARA, "paraphrase acc"), (STS, "sts corr"))):
+        score, *of_dev = dev[3 * number : 3 * number + 3]
+        print(f"dev {score_name} :: {score:.3f}")
+        for split, (values, ids) in (("dev", of_dev), ("test", test[2 * number : 2 * number + 2])):
+            outputs = np.array(values)
+            path = getattr(args, f"{task.name}_{split}_out")
+            write_predictions(path, Predictions(task, ids, outputs, outputs, loss=None, scores={}))
+
+
+test_model_multitask.__test__ = False  # pytest takes it for a test wherever one imports it
+
+
+def _loaders(args, split: str) -> list[DataLoader]:
+    """The course's loaders of a split, dev or test: sentiment, paraphrase, STS, in their files' order."""
+    single, pair = {
+        "dev": (SentenceClassificationDataset, SentencePairDataset),
+        "test": (SentenceClassificationTestDataset, SentencePairTestDataset),
+    }[split]
+    files = (getattr(args, f"{task.name}_{split}") for task in (SST, PARA, STS))
+    sentiment, _, paraphrase, similarity = load_multitask_data(*files, split=split)
+    datasets = (single(sentiment, args), pair(paraphrase, args), pair(similarity, args))
+    return [DataLoader(dataset, batch_size=args.batch_size, collate_fn=dataset.collate_fn) for dataset in datasets]
 
 
 @torch.no_grad()
