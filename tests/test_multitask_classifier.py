@@ -436,6 +436,47 @@ def test_both_dialects_say_the_same(first, second):
     assert one == other
 
 
+FILE_FLAGS = " ".join(
+    [f"--{name}_{split} data/{TASKS[name].files[split]}" for name in COURSE for split in ROWS]
+    + [f"--{name}_{s}_out predictions/{name}-{s}-output.csv" for name in COURSE for s in ("dev", "test")]
+)
+WHOLE_LINES = [
+    (
+        "finetune",
+        "--option finetune --epochs 10 --lr 1e-5 --batch_size 8 --hidden_dropout_prob 0.3 --seed 11711 " + FILE_FLAGS,
+        "--fine-tune-mode full-model --lr 1e-5",
+    ),
+    ("pretrain", "--option pretrain --lr 1e-3 " + FILE_FLAGS, "--fine-tune-mode last-linear-layer --lr 1e-3"),
+]
+
+
+@pytest.mark.parametrize("option, first, second", WHOLE_LINES, ids=[option for option, *_ in WHOLE_LINES])
+def test_both_dialects_run_to_the_end(command, root, monkeypatch, option, first, second):
+    """With the course's files in data/, either line writes the same six files; without a GPU, --use_gpu writes none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for path in sorted((root / "data" / "sample").iterdir()):
+        path.rename(root / "data" / path.name)
+    before, written = relative_files(root), []
+    for line in (first, second):
+        asked = command(*line.split(), "--use_gpu", defaults=("--model", "tiny"))
+        refused(asked, "--use_gpu: no GPU that torch", "leave it out for the CPU")
+        assert relative_files(root) == before
+        found = command(*line.split(), defaults=("--model", "tiny"))
+        assert (found.code, found.err) == (0, "")
+        (run,) = (root / "runs").iterdir()
+        assert run.name.endswith(f"-{option}")
+        assert len(assert_whole(run, root / "data", root / "predictions")) == 11  # untrained, then ten epochs
+        assert relative_files(root / "predictions") == {Path(name).name for name in predictions()}
+        encoder = MultitaskBERT.from_pretrained(run / "best").bert.state_dict()
+        same = [torch.equal(encoder[n], w) for n, w in BertModel.from_pretrained("tiny").state_dict().items()]
+        assert all(same) == (option == "pretrain")
+        written.append({path.name: path.read_bytes() for path in (root / "predictions").iterdir()})
+        for folder in ("runs", "predictions", "cache"):
+            shutil.rmtree(root / folder, ignore_errors=True)
+    assert written[0] == written[1]
+
+
 def test_the_courses_defaults():
     args = get_args([])
     assert (args.option, args.seed, args.epochs, args.batch_size) == ("pretrain", 11711, 10, 8)
