@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
 from errors import InputError, quoted
 from files import cannot
 from tasks import PARA, SST, STS

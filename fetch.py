@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
 import course_data
 import weights
 from download import AGAIN, Download, say

@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
 import numpy as np
 import torch
 from tqdm import tqdm

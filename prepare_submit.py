@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
 import numpy as np
 
 import weights

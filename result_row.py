@@ -16,6 +16,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
 from errors import InputError, quoted
 from files import read_json
 from options import SCORES, build_parser
