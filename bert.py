@@ -242,8 +242,8 @@ class BertLayer(nn.Module):
     ) -> torch.Tensor:
         """(B, T, H) with the additive mask (B, 1, 1, T) -> (B, T, H); or packed: (R, H) with a Layout -> (R, H).
 
-        first_only, of the packed form: -> (B, H), each sentence's first token, in the order of the batch. Exactly two
-        products, those for keys and values, still run over all rows.
+        first_only, of the packed form: -> (B, H), each sentence's first token, in the order of the batch. Of the linear
+        maps only those for keys and values then run over all rows.
         """
         if runs_by_hand(hidden_states, attention_mask, self.intermediate.activation_name, *self.probabilities):
             return layer_by_hand(self, hidden_states, attention_mask, first_only)  # the lines below, faster

@@ -39,8 +39,8 @@ def runs_by_hand(hidden: torch.Tensor, mask: torch.Tensor | Layout, activation: 
 def layer_by_hand(layer, hidden: torch.Tensor, layout: Layout, first_only: bool) -> torch.Tensor:
     """BertLayer.forward on packed rows (R, H) -> (R, H), or (B, H) with first_only.
 
-    Same numbers, same random draws in the same order, another way to the gradients. Measured with the embedded model
-    at batch 32, one core: see SWITCHES.
+    Same numbers, same random draws in the same order, another way to the gradients. The layer's modules are read for
+    their parameters and not called.
     """
     attention, inner, outer = layer.attention, layer.intermediate, layer.output
     attended = _Attention.apply(

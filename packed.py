@@ -21,14 +21,18 @@ from torch.autograd.function import once_differentiable
 
 @dataclass
 class Switches:
-    """Turn a part off to compare; all are on by default.
+    """Turn a part off to compare; all are on by default. No part changes results, beyond which masks are drawn.
 
-    packing: drop padding before the first layer and restore it after the last.
-    grouping: attention over groups of similar length instead of one block as long as the longest sentence.
-    cheap_dropout: masks from 16 random bits an element instead of one Bernoulli draw an element (CPU only).
-    first_only: a last layer read at the first token alone is computed for the first token alone.
-    by_hand: a layer's gradients written out (fused.py) instead of found by autograd (CPU only).
-    lazy_zeros: of the word embeddings' gradient only the rows looked up are written (fused.py, CPU only).
+    In brackets what a finetune step takes without the part, over what it takes with it: the embedded model, random
+    batches of SST, 32 and 8 sentences, one core, medians of 20 alternating rounds. Differences under 3 % are noise.
+
+    packing: drop padding before the first layer and restore it after the last (2.17, 1.49).
+    grouping: attention over groups of similar length instead of one block as long as the longest sentence (1.05, 1.00).
+    cheap_dropout: masks from 16 random bits an element instead of one Bernoulli draw an element (1.07, 1.01; CPU only).
+    first_only: a last layer read at the first token alone is computed for the first token alone (1.13, 1.08).
+    by_hand: a layer's gradients written out (fused.py) instead of found by autograd (1.00 to 1.02, 0.98 to 1.00, and
+        2 to 4 % more memory; CPU only).
+    lazy_zeros: of the word embeddings' gradient only the rows looked up are written (fused.py; 1.03, 1.06; CPU only).
     """
 
     packing: bool = True
