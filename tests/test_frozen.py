@@ -6,10 +6,6 @@ The feature-based approach of Devlin et al. 2018 (arXiv 1810.04805), section 5.3
 import errno
 import os
 import resource
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -368,79 +364,7 @@ def test_older_files_make_room_but_none_that_is_in_use(tmp_path, roomy, encoder,
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 3 * FULL
 
 
-# --- several at once, and ends in the middle ---------------------------------------------------------------------
-
-OTHER = """
-    import sys, time
-    from pathlib import Path
-    import numpy as np, torch
-    sys.path.insert(0, sys.argv[1])
-    import frozen
-    from bert import BertConfig, BertModel
-    frozen.TOKENS_AT_ONCE = 1
-    torch.manual_seed(0)
-    encoder = BertModel(BertConfig(vocab_size=29, hidden_size=24, num_hidden_layers=1, num_attention_heads=4,
-                                   intermediate_size=40, max_position_embeddings=24)).eval()
-    def slowly(done):
-        if done:
-            print("busy", flush=True)
-            time.sleep(float(sys.argv[3]))
-    say = lambda text: print(text, flush=True)
-    texts = [np.arange(2, 3 + n, dtype=np.int32) for n in range(4)]
-    frozen.Store.build(frozen.Source(encoder, "weights"), texts, Path(sys.argv[2]), say=say, progress=slowly)
-    print("done", flush=True)
-"""
-
-
-@pytest.fixture
-def other(tmp_path):
-    """other(pause) -> a process that builds the same small store, in steps that take so many seconds."""
-    started = []
-    script = tmp_path / "other.py"
-    script.write_text(textwrap.dedent(OTHER))
-    (tmp_path / "cache").mkdir()
-
-    def start(pause):
-        command = [sys.executable, script, Path(frozen.__file__).parent, tmp_path / "cache", str(pause)]
-        started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_the_second_waits_for_the_first_and_finds_its_file(tmp_path, other):
-    first = other(0.3)
-    assert first.stdout.readline() == "busy\n"
-    second = other(0)
-    said = second.communicate(timeout=60)[0].splitlines()
-    assert said[0] == f"waiting for process {first.pid}, which encodes the same sentences"
-    assert said[-3:] == ["4 distinct sentences, 0.0 MB, found", "busy", "done"]
-    assert first.communicate(timeout=60)[0].endswith("4 distinct sentences, 0.0 MB, encoded once\nbusy\ndone\n")
-    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32"]
-
-
-def test_a_killed_one_leaves_nothing_that_is_taken_for_whole(tmp_path, other):
-    first = other(60)
-    assert first.stdout.readline() == "busy\n"
-    assert any(name.endswith(".tmp") for name in files(tmp_path / "cache"))
-    assert not any(name.endswith(".f32") for name in files(tmp_path / "cache"))
-    first.kill()
-    first.wait()
-    said = other(0).communicate(timeout=60)[0].splitlines()
-    assert said[-3:] == ["4 distinct sentences, 0.0 MB, encoded once", "busy", "done"]
-    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32"]
-
-
-def test_a_live_one_s_half_is_left_alone(tmp_path, other, source, sentences):
-    """Another store is built in the same folder meanwhile."""
-    first = other(0.3)
-    assert first.stdout.readline() == "busy\n"
-    assert Store.build(source, sentences, tmp_path / "cache") is not None
-    assert first.communicate(timeout=60)[0].endswith("done\n")
-    assert [name[-4:] for name in files(tmp_path / "cache")] == [".f32", ".f32"]
+# --- what stops it in the middle -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -551,6 +551,8 @@ OUT_OF_RANGE = [
     ("--tasks", "sst,cola", "'cola' is not known; known: sst, para, sts, cfimdb"),
     ("--tasks", "sst,sst", "'sst' is named twice"),
     ("--tasks", "", "'' is not known"),
+    ("--cache_gb", "-1", "wanted 0 to 1000000"),
+    ("--cache_gb", "nan", "wanted 0 to 1000000"),
     ("--device", "gpu9", "not a device; wanted cuda, cuda:1, mps or cpu"),
     ("--device", "cuda:77", "not there"),
     ("--device", "meta", "not there"),
@@ -773,6 +775,40 @@ def test_a_configuration_without_its_data_is_refused(command, stopped):
     del config["data"]
     (stopped / "config.json").write_text(json.dumps(config))
     refused(command("--resume", "runs/x"), "does not say which weights and data the run used")
+
+
+# --- encodings of a frozen encoder -------------------------------------------------------------------------------
+
+
+def encodings(found):
+    return [line.removeprefix("encodings  ") for line in found.out.splitlines() if line.startswith("encodings")]
+
+
+def test_heads_that_read_the_same_share_a_file_and_a_second_run_finds_it(command, root):
+    attention = ("--attention", "sst=0,para=0,sts=1", "--pooler", "mean")
+    first = command("--run", "runs/first", *attention)
+    assert [re.sub("[0-9.]+", "N", line) for line in encodings(first)] == [
+        "sst, para: N distinct sentences, N MB, encoded once",
+        "sts: N distinct sentences, N MB, encoded once",
+    ]
+    second = command("--run", "runs/second", *attention)
+    assert [line.rsplit(", ", 1)[1] for line in encodings(second)] == ["found", "found"]
+    assert len(list((root / "cache" / "encodings").iterdir())) == 2
+    for name in predictions():
+        assert (root / "runs" / "first" / name).read_bytes() == (root / "runs" / "second" / name).read_bytes()
+
+
+def test_without_room_for_encodings_the_same_is_learned(command, root):
+    kept, anew = command("--run", "runs/kept"), command("--run", "runs/anew", "--cache_gb", "0")
+    assert kept.code == anew.code == 0
+    assert [re.sub(r"[0-9]+ distinct", "N distinct", line.split(":")[1]) for line in encodings(anew)] == [
+        " N distinct sentences not kept, encoded anew in every epoch"
+    ]
+    assert_whole(root / "runs" / "anew", root / "data" / "sample", root / "predictions")
+    rows = [(root / "runs" / name / "metrics.jsonl").read_text().splitlines() for name in ("kept", "anew")]
+    for one, other in zip(*(map(json.loads, lines) for lines in rows), strict=True):
+        for task in COURSE:
+            assert one["dev"][task]["loss"] == pytest.approx(other["dev"][task]["loss"], rel=1e-4)
 
 
 # --- every fault is one line, and leaves nothing half-written ----------------------------------------------------
