@@ -36,6 +36,11 @@ POSTER = {"sst": 0.524, "para": 0.842, "sts": 0.826}
 POSTER_SCORE = 0.759  # as it is printed there; the rounded scores above give .7597
 # The course allows what its own setup installs; these bring other pretrained models.
 FORBIDDEN_IMPORTS = {"transformers", "sentence_transformers"}
+# What its setup.sh installs, and numpy and scipy, which torch and scikit-learn bring; by the names that are imported.
+STARTER_PACKAGES = {
+    *("torch", "torchvision", "torchaudio", "tqdm", "requests", "importlib_metadata", "filelock", "sklearn"),
+    *("tokenizers", "explainaboard_client", "numpy", "scipy"),
+}
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Submission:
     """What would be zipped, and what speaks against it.
 
     errors: would cost a submission, never zipped. objections: the leaderboard would take it but the course would not
-    allow it, or it is likely a mistake; zipped with --force.
+    allow it, or it is likely a mistake; zipped with --force. remarks: worth knowing, no reason not to zip.
     """
 
     root: Path
@@ -54,6 +59,7 @@ class Submission:
     scores: dict[str, float | None] = field(default_factory=dict)  # task -> metric on dev
     errors: list[str] = field(default_factory=list)
     objections: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def attempt(self, check: Callable, *arguments):
         """The check's answer; what it raises is noted, so that one look shows everything that is wrong."""
@@ -177,7 +183,9 @@ def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
 
 
 def check_code(submission: Submission, paths: list[Path]) -> None:
-    """Notes as an objection each file that imports what the course does not allow."""
+    """Notes as an objection each import that the course does not allow, and all that its setup doesn't bring."""
+    others: dict[str, list[str]] = {}  # package -> files that import it
+    known = STARTER_PACKAGES | sys.stdlib_module_names | {path.stem for path in paths}
     for path in paths:
         try:
             tree = ast.parse(path.read_bytes(), filename=str(path))
@@ -187,8 +195,28 @@ def check_code(submission: Submission, paths: list[Path]) -> None:
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
-            for name in sorted({name.split(".")[0] for name in names} & FORBIDDEN_IMPORTS):
-                submission.objections.append(f"{path.name}, line {node.lineno}: the course doesn't allow {name}")
+            for name in sorted({name.split(".")[0] for name in names} - known):
+                if name in FORBIDDEN_IMPORTS:
+                    submission.objections.append(f"{path.name}, line {node.lineno}: the course doesn't allow {name}")
+                elif path.name not in others.setdefault(name, []):
+                    others[name].append(path.name)
+    if others:
+        which = ", ".join(f"{name} ({', '.join(files)})" for name, files in sorted(others.items()))
+        submission.remarks.append(
+            f"the code imports what the course's setup.sh does not install: {which}; ask if in doubt"
+        )
+
+
+def remark_on_mixture(submission: Submission, chosen: dict[str, Path]) -> None:
+    """Notes that predictions/ holds files of several runs, unless it was asked for."""
+    runs: dict[Path | None, list[str]] = {}
+    for name, run in submission.runs.items():
+        if name not in chosen:
+            runs.setdefault(run, []).append(name)
+    if len(runs) > 1:
+        root = submission.root
+        which = "; ".join(f"{', '.join(n)} of {shown(root, run) if run else 'no known run'}" for run, n in runs.items())
+        submission.remarks.append(f"predictions/ holds files of several runs: {which}")
 
 
 def members(root: Path) -> tuple[list[Path], list[Path]]:
@@ -224,6 +252,7 @@ def examine(root: Path, chosen: dict[str, Path], folder: Path | None) -> Submiss
             f"no run in runs/ predicted both files of {which}, so the weights and data used are unknown: "
             f"name the run with --{unknown[0]}"
         )
+    remark_on_mixture(submission, chosen)
     code, _ = submission.attempt(members, root) or ([], [])
     check_code(submission, code)
     return submission
@@ -263,13 +292,17 @@ def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool
     runs = {name: Run.open(run, root).folder for name, run in chosen.items()}
     submission = examine(root, runs, folder)
     describe(submission)
-    for line in submission.errors + ([] if force else submission.objections):
+    for line in submission.remarks:
+        print(f"note: {line}")
+    for line in submission.errors:
         print(f"error: {line}", file=sys.stderr)
+    for line in [] if force else submission.objections:
+        print(f"objection: {line}", file=sys.stderr)
     old = " (the one there is from before)" if (root / ARCHIVE).exists() else ""
     if submission.errors:
         raise InputError(f"{ARCHIVE} was not written{old}: a submission with these faults is lost: correct them first")
     if submission.objections and not force:
-        raise InputError(f"{ARCHIVE} was not written{old}: --force writes it all the same")
+        raise InputError(f"{ARCHIVE} was not written{old}: --force writes it in spite of the objections")
     for line in submission.objections:
         print(f"warning: {line}", file=sys.stderr)
     for name in runs:

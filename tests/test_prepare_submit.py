@@ -93,7 +93,7 @@ def refused(root, capsys, *arguments):
     """The lines on stderr of a refusal, which left no archive."""
     assert main([*arguments], root) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("error: ") for line in lines)
+    assert all(line.startswith(("error: ", "objection: ")) for line in lines)
     assert lines[-1].startswith(f"error: {ARCHIVE} was not written")
     assert not (root / ARCHIVE).exists()
     return lines[:-1]
@@ -281,6 +281,18 @@ def test_a_file_changed_since_its_run_is_held_to_the_data_of_that_run(root, caps
     only(refused(root, capsys, "--force"), "sst-dev-output.csv, line 4: '5', wanted a whole number from 0 to 4")
 
 
+def test_what_can_be_forced_is_told_from_what_can_not(root, capsys):
+    (root / "bert.py").write_text("import transformers\n")
+    assert main([], root) == 1
+    assert "--force writes it in spite of the objections" in capsys.readouterr().err
+    (root / "predictions" / "sts-test-output.csv").unlink()
+    for force, kinds in (([], ["error", "objection", "error"]), (["--force"], ["error", "error"])):
+        assert main(force, root) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.split(":")[0] for line in lines] == kinds
+        assert "--force" not in lines[-1] and not (root / ARCHIVE).exists()
+
+
 def test_every_fault_is_shown_at_once(root, capsys):
     (root / "predictions" / "sts-test-output.csv").unlink()
     edit(root, SST, "dev", lambda data: data.replace(b"bb2", b"aa1"))
@@ -313,7 +325,9 @@ def test_a_run_that_is_none(root, capsys):
 
 
 def zipped_only_with_force(root, capsys, *parts):
-    only(refused(root, capsys), *parts)
+    lines = refused(root, capsys)
+    only(lines, *parts)
+    assert lines[0].startswith("objection: ")
     assert main(["--force"], root) == 0
     assert f"warning: {parts[0]}" in capsys.readouterr().err
     assert (root / ARCHIVE).exists()
@@ -370,11 +384,41 @@ def test_code_that_the_course_does_not_allow(root, capsys):
     zipped_only_with_force(root, capsys, "bert.py, line 5: the course doesn't allow transformers")
 
 
+def test_what_the_courses_setup_does_not_install_is_named_once(root, capsys):
+    """Computed from the imports: not the standard library's, the starter's, or the code's own modules."""
+    (root / "bert.py").write_text("import os, torch.nn, zeta.one\nimport zeta.two\nfrom . import heads\n")
+    (root / "heads.py").write_text(
+        "import bert\nfrom tqdm import tqdm\n\n\ndef f():\n    from alpha.b import c, zeta\n"
+    )
+    assert main([], root) == 0
+    out, err = capsys.readouterr()
+    wanted = (
+        "note: the code imports what the course's setup.sh does not install: alpha (heads.py), zeta (bert.py); ask if"
+    )
+    assert wanted in out and err == ""
+    (root / "bert.py").write_text("import sklearn\n")
+    (root / "heads.py").unlink()
+    assert main([], root) == 0 and "note: " not in capsys.readouterr().out
+
+
+def test_predictions_of_several_runs_are_remarked_on_unless_asked_for(root, capsys):
+    other = write_run(root, "second", {"sst": [1, 1, 1, 2], "para": [1.0, 1.0, 1.0, 0.0], "sts": [1.0, 2.0, 3.0, 5.0]})
+    for split in SPLITS:
+        name = SST.predictions_file(split)
+        (root / "predictions" / name).write_bytes((other / "predictions" / name).read_bytes())
+    remark = "note: predictions/ holds files of several runs: sst of runs/second; para, sts of runs/first\n"
+    assert main([], root) == 0
+    out, err = capsys.readouterr()
+    assert remark in out and err == ""
+    assert main(["--sst", "second"], root) == 0 and "note: " not in capsys.readouterr().out
+
+
 def test_our_own_code_is_allowed():
     submission = prepare_submit.Submission(prepare_submit.ROOT)
     code, _ = prepare_submit.members(prepare_submit.ROOT)
     prepare_submit.check_code(submission, code)
     assert code and submission.objections == []
+    assert [remark.count("safetensors (") for remark in submission.remarks] == [1]
 
 
 def test_a_run_without_what_it_should_record(root, capsys):
