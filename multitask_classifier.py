@@ -32,7 +32,7 @@ from datasets import read_examples
 from distributed import ALONE, Processes, find_processes, joined
 from errors import InputError
 from estimate import describe_cost
-from evaluation import Predictions, predict, write_predictions
+from evaluation import Predictions, check_known, predict, write_predictions
 from files import atomic_write_all, cannot, write_json
 from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
@@ -51,9 +51,9 @@ from options import (
     unfinished,
 )
 from precision import Precision, choose_precision
-from run import ROOT, Run, environment, new_name
+from run import ROOT, Run, environment, new_name, predicted
 from sampling import make_schedule
-from tasks import Task, leaderboard_score, parse_tasks
+from tasks import TASKS, Task, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
 from training import Stopped, Trainer, TrainingOptions, on_signals
 
@@ -117,6 +117,7 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
 def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     tasks = parse_tasks(args.tasks)
+    check_known(tasks)
     parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
@@ -298,30 +299,55 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
     return dev
 
 
-def hand_over(job: Job, folder: Path) -> list[Path]:
-    """Copy the run's prediction files to where the course's flags say, all of them once all are there."""
+def hand_over(job: Job, folder: Path, say) -> list[Path]:
+    """Copy the run's prediction files to where the course's flags say, all of them once all are there.
+
+    Those of a model that nothing was taught don't take the place of others', unless a flag names it.
+    """
     contents = {
         output_path(job.args, task, split): (folder / "predictions" / task.predictions_file(split)).read_bytes()
         for task in job.tasks
         for split in ("dev", "test")
+        if job.args.epochs or getattr(job.args, f"{task.name}_{split}_out")
     }
     atomic_write_all(contents)
+    if not job.args.epochs:
+        say("\nnothing was trained (--epochs 0), so predictions go only where an option names a file for them")
+    for place in dict.fromkeys(path.parent for path in contents):
+        others = describe_others(job.tasks, place)
+        if others:
+            say(f"\n{short(place)} also holds predictions of other runs: {others}")
     return list(contents)
+
+
+def describe_others(tasks: tuple[Task, ...], place: Path) -> str:
+    """`para, sts of runs/first`: whose the prediction files of other tasks are that stand in this folder."""
+    runs: dict[str, list[str]] = {}
+    for task in TASKS.values():
+        paths = [place / task.predictions_file(split) for split in ("dev", "test")]
+        contents = {path.name: path.read_bytes() for path in paths if task not in tasks and path.is_file()}
+        if contents:
+            run = predicted(ROOT, contents)
+            runs.setdefault(short(run) if run else "an unknown run", []).append(task.name)
+    return "; ".join(f"{', '.join(names)} of {run}" for run, names in runs.items())
 
 
 def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predictions], say) -> None:
     """The last lines: each task's dev score beside the untrained one, and the leaderboard score."""
 
+    def line(title: str, metric: str, before: str, after: str) -> str:
+        return f"{title:<24}{metric:<11}{before:>9}" + (f"{after:>10}" if job.args.epochs else "")
+
     def show(value):
         return "undefined" if value is None else f"{value:.3f}"
 
     say("")
-    say(f"{'dev':<24}{'metric':<11}{'untrained':>9}{'trained':>10}")
+    say(line("dev", "metric", "untrained", "trained"))
     for name, found in dev.items():
-        say(f"{found.task.title:<24}{found.task.metric:<11}{show(untrained[name]):>9}{show(found.score):>10}")
+        say(line(found.task.title, found.task.metric, show(untrained[name]), show(found.score)))
     if set(dev) == {"sst", "para", "sts"}:
         score = leaderboard_score({name: found.score for name, found in dev.items()})
-        say(f"{'leaderboard score':<24}{'':<11}{show(leaderboard_score(untrained)):>9}{show(score):>10}")
+        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(score)))
 
 
 def refuse_changes(run: Run, config: dict) -> None:
@@ -410,7 +436,7 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
     report(job, untrained, dev, say)
     outputs = []
     if job.processes.first:
-        outputs = hand_over(job, folder)
+        outputs = hand_over(job, folder, say)
         scores = {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()}
         write_json(folder / SCORES, scores)
         for run in runs:

@@ -263,7 +263,7 @@ class Trainer:
         if first:
             self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"
-        say(f"{title:>10}  {words}{'  (best so far)' if best else ''}")
+        say(f"{title:>10}  {words}{'  (best so far)' if best and progress.epoch else ''}")
 
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.
 

@@ -3,6 +3,7 @@
 A few rows of the bundled sample and a tiny random model, so that a run takes a second.
 """
 
+import dataclasses
 import errno
 import json
 import os
@@ -352,6 +353,39 @@ def test_an_undefined_correlation_is_said(command, root):
 def test_some_tasks_alone(command, root, tasks):
     assert command("--tasks", tasks, "--option", "finetune", "--run", "runs/x").code == 0
     assert_whole(root / "runs" / "x", root / "data" / "sample", root / "predictions", tasks.split(","))
+
+
+def test_predictions_that_stand_beside_another_run_s_are_said_so(command, root):
+    assert "other runs" not in command("--run", "runs/first").out
+    found = command("--tasks", "sst", "--run", "runs/second")
+    assert "\npredictions also holds predictions of other runs: para, sts of runs/first\n" in found.out
+    with open(root / "predictions" / "sts-dev-output.csv", "a") as file:
+        file.write("mine , 1.0 \n")
+    found = command("--tasks", "sst", "--run", "runs/third")
+    assert "predictions of other runs: para of runs/first; sts of an unknown run\n" in found.out
+    found = command("--tasks", "sst", "--run", "runs/fourth", "--sst_dev_out", "a/x.csv", "--sst_test_out", "a/y.csv")
+    assert found.code == 0 and "other runs" not in found.out
+
+
+def test_a_model_that_nothing_was_taught_replaces_no_predictions(command, root):
+    untaught = ("--tasks", "sst", "--epochs", "0", "--option", "finetune")
+    assert command("--tasks", "sst", "--option", "finetune").code == 0
+    before = {path: path.read_bytes() for path in (root / "predictions").iterdir()}
+    found = command(*untaught, "--run", "runs/untaught")
+    assert found.code == 0 and len(before) == 2
+    assert {path: path.read_bytes() for path in (root / "predictions").iterdir()} == before
+    assert "nothing was trained (--epochs 0), so predictions go only where an option names a file" in found.out
+    assert "predictions are in runs/untaught/predictions; " in found.out
+    assert re.search(r"dev +metric +untrained\n.*accuracy +0\.\d{3}\n", found.out)
+    assert "best so far" not in found.out
+    assert command(*untaught, "--run", "runs/named", "--sst_dev_out", "mine.csv").code == 0
+    assert (root / "mine.csv").read_bytes() == (root / "runs/named/predictions/sst-dev-output.csv").read_bytes()
+    assert {path: path.read_bytes() for path in (root / "predictions").iterdir()} == before
+
+
+def test_a_task_of_an_unknown_loss_is_refused_before_files_are_read(command, monkeypatch):
+    monkeypatch.setitem(TASKS, "sst", dataclasses.replace(SST, loss="huber"))
+    refused(command("--data", "nowhere"), "task 'sst' in tasks.py: loss 'huber' is not known; known: cross_entropy")
 
 
 def test_separate_trains_a_model_for_each_task(command, root):
