@@ -1,4 +1,4 @@
-"""The health of a folder of data files, before a run is spent on them: `python datasets.py --check [DIR]`.
+"""The health of a folder of data files, before a run is spent on them: `python datasets.py [--check [DIR]]`.
 
 Looks for test rows that stand in train, which Elangovan et al. 2021 (arXiv 2102.01818) found to flatter scores, and for
 what the course's files are known to hold: blanks, quotes escaped twice, repeated rows. Texts are compared as the model
@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from course_data import BLOBS, DATA, blob_id, choose_data
 from datasets import Example, Table, read_examples
 from errors import InputError
-from files import sha256
+from files import sha256, short
 from tasks import TASKS, Task
 from tokenizer import BertTokenizer
 from weights import locate
@@ -121,7 +121,6 @@ def check_file(task: Task, split: str, path: Path, tokenizer: BertTokenizer | No
         )
     except InputError as error:
         return {"path": str(path), "errors": [str(fault) for fault in (*faults, error)]}, None
-    sentences = [text for example in table for text in (example.sentence, example.second) if text is not None]
     found = {
         "path": str(path),
         "errors": [str(fault) for fault in faults],
@@ -132,7 +131,7 @@ def check_file(task: Task, split: str, path: Path, tokenizer: BertTokenizer | No
         "blank": blanks(task, table),
         "quotes": quotes(table),
         "repeated": repeats(table),
-        "tokens": count_tokens(sentences, tokenizer) if tokenizer and sentences else None,
+        "tokens": count_tokens(table, tokenizer) if tokenizer and len(table) else None,
     }
     return found, table
 
@@ -205,21 +204,25 @@ def compare(table: Table, other: Table) -> dict:
     return {"rows": len(lines), "sentences": sentences, "lines": lines, "ids": ids}
 
 
-def count_tokens(sentences: list[str], tokenizer: BertTokenizer) -> dict:
+def count_tokens(table: Iterable[Example], tokenizer: BertTokenizer) -> dict:
     """Lengths with [CLS] and [SEP], what the model's limit cuts off, and what its vocabulary doesn't know.
 
     median, 95%: the shortest length that half, or 95 %, of the sentences don't exceed. unknown: tokens that are [UNK].
-    unknown_words: the ten most frequent words with one, and how often they occur.
+    cut_lines, unknown_lines: lines of rows with a sentence that is cut, or with an unknown token. unknown_words: the
+    ten most frequent words with one, and how often they occur.
     """
+    texts = [(e.line, text) for e in table for text in (e.sentence, e.second) if text is not None]
+    lines, sentences = [line for line, _ in texts], [text for _, text in texts]
     limit, unknown = tokenizer.model_max_length, tokenizer.unk_token_id
-    lengths, unknown_tokens, words = [], 0, Counter()
+    lengths, unknown_tokens, unknown_lines, words = [], 0, [], Counter()
     for start in range(0, len(sentences), BLOCK):
         block = sentences[start : start + BLOCK]
         for sentence, ids in zip(block, tokenizer.encode_batch(block, max_length=UNCUT).ids, strict=True):
-            lengths.append(len(ids))
             if unknown in ids:
+                unknown_lines.append(lines[len(lengths)])
                 unknown_tokens += int(np.count_nonzero(ids == unknown))
                 words.update(word for word in sentence.split() if "[UNK]" in tokenizer.tokenize(word))
+            lengths.append(len(ids))
     excess = [length - limit for length in lengths if length > limit]
     median, long = (int(length) for length in np.quantile(lengths, (0.5, 0.95), method="inverted_cdf"))
     return {
@@ -231,8 +234,10 @@ def count_tokens(sentences: list[str], tokenizer: BertTokenizer) -> dict:
         "max": max(lengths),
         "limit": limit,
         "sentences_cut": len(excess),
+        "cut_lines": list(dict.fromkeys(line for line, n in zip(lines, lengths, strict=True) if n > limit)),
         "tokens_lost": sum(excess),
         "unknown": unknown_tokens,
+        "unknown_lines": list(dict.fromkeys(unknown_lines)),
         "unknown_words": dict(words.most_common(10)),
     }
 
@@ -375,9 +380,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--check",
         nargs="?",
         type=Path,
-        required=True,
         metavar="DIR",
-        help="the folder (default: as for training, data/ if the course's files stand there, else data/sample)",
+        help="the folder (default, also without --check: as for training, data/ if the course's files stand there, "
+        "else data/sample)",
     )
     parser.add_argument("--json", action="store_true", help="all that was found, every line number, as JSON")
     parser.add_argument(
@@ -403,6 +408,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     try:
         folder, why = choose_data(args.check)
+        folder = Path(short(folder))
         tokenizer, tokens = choose_tokenizer(args.model)
         report = {"why": why, "tokens": tokens, **check_folder(folder, tokenizer)}
     except InputError as error:

@@ -3,7 +3,7 @@
 Follows the file format of the CS 224N default project: tab-separated, a header line, quotes doubled inside quotes
 (RFC 4180, as Python's csv module reads it), although the names end in .csv.
 
-    python datasets.py --check [DIR]    the health of a folder of data files (data_check.py)
+    python datasets.py [--check [DIR]]    the health of a folder of data files (data_check.py)
 """
 
 import codecs

@@ -191,6 +191,12 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
         file.write(text + "\n")
 
 
+def short(path: str | os.PathLike) -> str:
+    """A path as short as it can be typed from here."""
+    path = Path(os.path.abspath(path))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def sha256(path: str | os.PathLike) -> str:
     """The SHA-256 of a file's bytes, 64 hex digits. Raises InputError where it can't be read."""
     digest = hashlib.sha256()

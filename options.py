@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from errors import InputError
-from files import cannot, check_writable
+from files import cannot, check_writable, short
 from frozen import CACHE_GB
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
@@ -387,12 +387,6 @@ def starts_like_predictions(path: Path, task: Task) -> bool:
             return file.read(len(wanted)) in (b"", wanted)
     except OSError as error:
         raise cannot("read", path, error) from error
-
-
-def short(path: Path) -> str:
-    """A path as short as it can be typed from here."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespace:

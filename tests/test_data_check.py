@@ -18,7 +18,7 @@ import data_check
 import multitask_classifier
 from course_data import choose_data
 from data_check import check_folder, count_tokens, describe, exclude_shared, main, shared_rows
-from datasets import read_examples
+from datasets import Example, read_examples
 from errors import InputError
 from tasks import PARA, SST, STS, TASKS
 
@@ -111,9 +111,9 @@ def test_rows_said_before(sts):
 
 
 def test_lengths_cuts_and_unknown_words(tiny_tokenizer):
-    # Lengths 3, 4, 7 and 2 + 30; the limit is 24, so the last loses 8.
-    sentences = ["cat", "the cat", "the zebra 's zebra bright", "cat " * 30]
-    assert count_tokens(sentences, tiny_tokenizer) == {
+    # Lengths 3, 4, 8 and 2 + 30; the limit is 24, so the last loses 8.
+    texts = ["cat", "the cat", "the zebra 's zebra bright", "cat " * 30]
+    assert count_tokens([Example(str(i), text, None, None, i + 2) for i, text in enumerate(texts)], tiny_tokenizer) == {
         "sentences": 4,
         "tokens": 3 + 4 + 8 + 32,
         "min": 3,
@@ -123,16 +123,24 @@ def test_lengths_cuts_and_unknown_words(tiny_tokenizer):
         "limit": 24,
         "sentences_cut": 1,
         "tokens_lost": 8,
+        "cut_lines": [5],
         "unknown": 4,
+        "unknown_lines": [4],
         "unknown_words": {"zebra": 2, "'s": 1},
     }
 
 
+def test_a_pair_s_lines_are_named_once(tiny_tokenizer):
+    pairs = [("cat", "dog"), ("cat " * 30, "zebra " * 30), ("zebra", "cat"), ("dog", "cat " * 23)]
+    found = count_tokens([Example(str(i), a, b, None, i + 2) for i, (a, b) in enumerate(pairs)], tiny_tokenizer)
+    assert (found["sentences_cut"], found["cut_lines"], found["unknown_lines"]) == (3, [3, 5], [3, 4])
+
+
 def test_blocks_change_nothing(tiny_tokenizer, monkeypatch):
-    sentences = ["cat " * n for n in range(50)]
-    whole = count_tokens(sentences, tiny_tokenizer)
+    rows = [Example(str(n), "cat " * n if n % 2 else "zebra", None, None, n) for n in range(50)]
+    whole = count_tokens(rows, tiny_tokenizer)
     monkeypatch.setattr(data_check, "BLOCK", 7)
-    assert count_tokens(sentences, tiny_tokenizer) == whole
+    assert count_tokens(rows, tiny_tokenizer) == whole
 
 
 def test_tokens_in_the_text(sst, tiny_tokenizer):
@@ -393,8 +401,18 @@ def test_the_documented_command(sst):
     ascii_only = {"PYTHONIOENCODING": "ascii", "PATH": ""}
     done = subprocess.run([*command, folder], cwd=ROOT, capture_output=True, text=True, env=ascii_only)
     assert done.returncode == 1 and "sentiment is '9'" in done.stdout
-    done = subprocess.run(command[:2], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "--check" in done.stderr
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    unasked = subprocess.run(command[:2], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert (unasked.returncode, unasked.stdout) == (asked.returncode, asked.stdout)  # the check is all that it does
+
+
+def test_folders_and_files_are_named_as_they_are_typed_from_here(sst, capsys, monkeypatch):
+    folder = sst(train=[("a", 9)])
+    monkeypatch.chdir(folder.parent)
+    assert main(["--check", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert f"data    {folder.name}: asked for\n" in said
+    assert f"error               {folder.name}/ids-sst-train.csv, line 2: " in said
 
 
 # ---------------------------------------------------------------------------------------------------------------------
