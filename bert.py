@@ -319,7 +319,7 @@ class BertModel(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         layout = Layout.of(attention_mask).to(input_ids.device)
-        states = self.encode(input_ids, layout, token_type_ids, every_layer=output_hidden_states)
+        states = self.encode(input_ids, layout, token_type_ids, keep=None if output_hidden_states else 1)
         states = tuple(layout.unpack(state) for state in states)  # (R, H) -> (B, T, H)
         output = {"last_hidden_state": states[-1], "pooler_output": self.pooler(states[-1])}
         if output_hidden_states:
@@ -331,12 +331,12 @@ class BertModel(nn.Module):
         input_ids: torch.Tensor,
         layout: Layout,
         token_type_ids: torch.Tensor | None = None,
-        every_layer: bool = False,
+        keep: int | None = 1,
         first_only: bool = False,
     ) -> tuple[torch.Tensor, ...]:
         """What `forward` does, on the packed rows: (B, T) ids and their layout, on one device -> hidden states (R, H).
 
-        One state, the last layer's; or with every_layer all L + 1, the embedding output first. first_only: the last
+        keep: so many states, the last ones, or None for all L + 1, the embedding output first. first_only: the last
         layer's at each sentence's first token alone, (B, H) in the order of the batch, for whoever reads no more.
         Raises what `forward` raises.
         """
@@ -352,7 +352,7 @@ class BertModel(nn.Module):
         for layer in self.encoder.layer:
             cut = first_only and SWITCHES.packing and SWITCHES.first_only and layer is self.encoder.layer[-1]
             hidden = layer(states[-1], mask, cut)
-            states = [*states, hidden] if every_layer else [hidden]
+            states = [*states, hidden][0 if keep is None else -keep :]
         if not SWITCHES.packing:
             states = [layout.pack(state) for state in states]
         if first_only and not cut:

@@ -56,11 +56,22 @@ class Source:
         return TOKENS if self.head is None else self.head.reads
 
     @property
+    def keeps_tokens(self) -> bool:
+        return self.reads.startswith(TOKENS)
+
+    @property
+    def layers(self) -> int:
+        """Hidden states that are read."""
+        wanted = 1 if self.head is None else self.head.layers_wanted
+        return self.encoder.config.num_hidden_layers + 1 if wanted is None else wanted
+
+    @property
     def width(self) -> int:
         """Numbers in a row of what is kept."""
-        hidden = torch.zeros(1, self.encoder.config.hidden_size)
-        layout = Layout.of(torch.ones(1, 1))
-        return hidden.shape[1] if self.reads == TOKENS else self.head.features((hidden,), layout).shape[1]
+        states = (torch.zeros(1, self.encoder.config.hidden_size),) * self.layers
+        if self.keeps_tokens:
+            return sum(state.shape[1] for state in states)
+        return self.head.features(states, Layout.of(torch.ones(1, 1))).shape[1]
 
     @property
     def description(self) -> bytes:
@@ -70,15 +81,15 @@ class Source:
 
     @torch.no_grad()
     def rows(self, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """(S, T) ids, longest first -> what is kept: packed tokens (R, H), or features (S, F)."""
+        """(S, T) ids, longest first -> what is kept: packed tokens (R, layers * H), or features (S, F)."""
         device = input_ids.device.type
         with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
-            if self.reads == TOKENS:
-                return self.encoder.encode(input_ids, layout)[-1]
+            if self.keeps_tokens:
+                return torch.cat(self.encoder.encode(input_ids, layout, keep=self.layers), dim=1)
             if self.head.first_token_only:
                 states, layout = self.encoder.encode(input_ids, layout, first_only=True), layout.firsts()
             else:
-                states = self.encoder.encode(input_ids, layout)
+                states = self.encoder.encode(input_ids, layout, keep=self.layers)
             return self.head.features(states, layout)
 
     def chunks(self, distinct: list[bytes]) -> Iterator[tuple[np.ndarray, int]]:
@@ -131,11 +142,11 @@ def _arrived(done: torch.cuda.Event, copy: torch.Tensor, tokens: int) -> tuple[n
 
 
 class Store:
-    """What heads read of every distinct sentence, on disk: tokens of the last layer, or a pooler's features."""
+    """What heads read of every distinct sentence, on disk: tokens of the last layers, or a pooler's features."""
 
-    def __init__(self, rows: np.ndarray, places: dict[bytes, int], keeps_tokens: bool):
-        """rows: (all tokens, H) or (sentences, F). places: ids of a sentence -> its (first) row."""
-        self.rows, self.places, self.keeps_tokens = rows, places, keeps_tokens
+    def __init__(self, rows: np.ndarray, places: dict[bytes, int], keeps_tokens: bool, layers: int = 1):
+        """rows: (all tokens, layers * H) or (sentences, F). places: ids of a sentence -> its (first) row."""
+        self.rows, self.places, self.keeps_tokens, self.layers = rows, places, keeps_tokens, layers
 
     def find(self, sentences: Iterable[np.ndarray]) -> np.ndarray:
         """The places of these sentences' (first) rows, (S,)."""
@@ -146,7 +157,7 @@ class Store:
         return torch.from_numpy(self.rows[places]).float()
 
     def states(self, places: np.ndarray, lengths: np.ndarray, layout: Layout) -> tuple[torch.Tensor, ...]:
-        """The hidden states of the sentences at these places, packed as `layout` (on the CPU) says: one (R, H) float32.
+        """Hidden states of the sentences at these places, packed as `layout` (on the CPU) says: (R, H) float32 each.
 
         lengths: (S,) of the sentences in tokens.
         """
@@ -154,7 +165,7 @@ class Store:
         order = layout.order.numpy()
         starts, stops = places[order].tolist(), (places + lengths)[order].tolist()
         runs = [self.rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        return (torch.from_numpy(np.concatenate(runs)).float(),)
+        return torch.from_numpy(np.concatenate(runs)).float().chunk(self.layers, dim=1)
 
     @classmethod
     def build(
@@ -187,7 +198,7 @@ class _Plan:
     """What a store is to hold, and where in it."""
 
     def __init__(self, source: Source, sentences: Iterable[np.ndarray]):
-        self.source, self.keeps_tokens = source, source.reads == TOKENS
+        self.source, self.keeps_tokens = source, source.keeps_tokens
         # Longest first is the packed order of every batch, too.
         self.distinct = sorted({ids.tobytes() for ids in sentences}, key=lambda ids: (-len(ids), ids))
         self.places, total = {}, 0
@@ -216,7 +227,7 @@ class _Plan:
             os.close(descriptor)
         # A plain array: slices of numpy's memmap cost half as much again.
         rows = np.frombuffer(mapped, dtype=FORMATS[kind]).reshape(self.shape)
-        return Store(rows, self.places, self.keeps_tokens)
+        return Store(rows, self.places, self.keeps_tokens, self.source.layers)
 
     def agrees(self, store: Store) -> bool:
         """Whether the store holds what the encoder computes now, judged by a few sentences.

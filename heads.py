@@ -47,7 +47,10 @@ class HeadConfig:
 class TaskHead(nn.Module):
     """From a batch's token encodings to a task's outputs."""
 
-    def __init__(self, task: Task, hidden_size: int, attention_heads: int, config: HeadConfig):
+    def __init__(
+        self, task: Task, hidden_size: int, attention_heads: int, config: HeadConfig, encoder_layers: int = 12
+    ):
+        """hidden_size, attention_heads, encoder_layers (BERT-base's if not given): the encoder's."""
         super().__init__()
         self.task, self.config = task, config
         kind = ATTENTION_LAYERS[task.attention[0]]
@@ -56,7 +59,7 @@ class TaskHead(nn.Module):
         )
         for layer in self.attention:
             layer.initialize(config.attention_init)
-        self.pooler = make_pooler(config.pooler, hidden_size)
+        self.pooler = make_pooler(config.pooler, hidden_size, encoder_layers)
         # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
         self.dot = task.output_size is None
         given = 3 * hidden_size if task.is_pair and not self.dot else hidden_size
@@ -127,13 +130,18 @@ class TaskHead(nn.Module):
         return self.pooler.first_token_only and not self.attention
 
     @property
+    def layers_wanted(self) -> int | None:
+        """How many of the encoder's hidden states it is called with, counted from the last; None: all L + 1."""
+        return self.pooler.layers_wanted
+
+    @property
     def reads(self) -> str:
-        """What of the encoder's output determines this head's: `tokens`, or the name of the pooler for its features.
+        """What of the encoder's output determines this head's: tokens, or the name of the pooler for its features.
 
         A frozen encoder's output need not be kept beyond that.
         """
         if self.attention or not self.pooler.has_features:
-            return TOKENS
+            return TOKENS if self.layers_wanted == 1 else f"{TOKENS} of {self.layers_wanted or 'all'} layers"
         kind = type(self.pooler)
         return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -148,7 +156,7 @@ class TaskHead(nn.Module):
     def _pooled(
         self, states: tuple[torch.Tensor, ...], layout: Layout
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """What the pooler is called with: hidden states after the attention layers, and the mask."""
+        """What the pooler is called with: the hidden states, the last one behind the attention layers, and the mask."""
         hidden = states[-1]  # (R, H)
         for layer in self.attention[:-1]:
             hidden = layer(hidden, layout)

@@ -93,8 +93,9 @@ class MultitaskBERT(nn.Module):
             raise InputError(f"--option {self.config.option}: not known; known: {', '.join(OPTIONS)}")
         self.bert = encoder if encoder is not None else BertModel.from_pretrained(self.config.model)
         size, heads = self.bert.config.hidden_size, self.bert.config.num_attention_heads
+        layers = self.bert.config.num_hidden_layers
         self.heads = nn.ModuleDict(
-            {name: TaskHead(TASKS[name], size, heads, head) for name, head in self.config.heads.items()}
+            {name: TaskHead(TASKS[name], size, heads, head, layers) for name, head in self.config.heads.items()}
         )
         for head in self.heads.values():
             if hasattr(head.pooler, "load_from"):
@@ -123,7 +124,7 @@ class MultitaskBERT(nn.Module):
         return self
 
     def compile_layers(self) -> None:
-        """Let torch.compile fuse what lies between the encoder's matrix products (GELU; dropout, add & norm), for a GPU.
+        """Let torch.compile fuse what lies between the encoder's matrix products (GELU; dropout, add & norm) on a GPU.
 
         Attention is left out: its shapes are other ones for every batch.
         """
@@ -135,13 +136,16 @@ class MultitaskBERT(nn.Module):
     def device(self) -> torch.device:
         return self.bert.embeddings.word_embeddings.weight.device
 
-    def encode(self, input_ids: torch.Tensor, layout: Layout, first_only: bool = False) -> tuple[torch.Tensor, ...]:
+    def encode(
+        self, input_ids: torch.Tensor, layout: Layout, first_only: bool = False, keep: int | None = 1
+    ) -> tuple[torch.Tensor, ...]:
         """Packed hidden states (R, H), without gradients where the encoder is frozen.
 
-        first_only: of the sentences' first tokens alone, (S, H), packed as `layout.firsts()` says.
+        keep: so many, the last ones, or None for all. first_only: of the sentences' first tokens alone, (S, H), packed
+        as `layout.firsts()` says.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.bert.encode(input_ids, layout, first_only=first_only)
+            return self.bert.encode(input_ids, layout, keep=keep, first_only=first_only)
 
     def outputs(self, batch: Batch) -> torch.Tensor:
         """A task's outputs for a batch, in float32: class logits (n, C), or one score a pair (n,)."""
@@ -155,7 +159,7 @@ class MultitaskBERT(nn.Module):
         head = self.heads[name]
         if head.first_token_only:
             return head(self.encode(input_ids, layout, first_only=True), layout.firsts())
-        return head(self.encode(input_ids, layout), layout)
+        return head(self.encode(input_ids, layout, keep=head.layers_wanted), layout)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The task's loss, a scalar."""
@@ -166,8 +170,10 @@ class MultitaskBERT(nn.Module):
         """Calibrate the head of the batch's task before training: see TaskHead.calibrate."""
         was_training = self.training
         self.eval()
-        states = batch.states if batch.encoded else self.encode(batch.input_ids, batch.layout)
-        self.heads[batch.task.name].calibrate(states, batch.layout, positive, batch.features)
+        head, states = self.heads[batch.task.name], batch.states
+        if not batch.encoded:
+            states = self.encode(batch.input_ids, batch.layout, keep=head.layers_wanted)
+        head.calibrate(states, batch.layout, positive, batch.features)
         self.train(was_training)
 
     # The course's methods: padded ids and masks in, outputs out.

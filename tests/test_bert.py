@@ -213,12 +213,12 @@ def test_first_tokens_alone_are_encoded_as_among_all(switch, gradients, monkeypa
     mask[1, :2], mask[2, 0] = torch.tensor([0, 1]), 0  # the first real token need not be the first column
     layout = Layout.of(mask)
     with torch.no_grad():
-        wanted = model.encode(ids, layout, types, every_layer=True)
+        wanted = model.encode(ids, layout, types, keep=None)
     if switch:
         monkeypatch.setattr(SWITCHES, switch, False)
     with torch.set_grad_enabled(gradients):
         (first,) = model.encode(ids, layout, types, first_only=True)
-        *others, last = model.encode(ids, layout, types, every_layer=True, first_only=True)
+        *others, last = model.encode(ids, layout, types, keep=None, first_only=True)
     assert first.shape == (5, 30) and torch.equal(first, last)
     torch.testing.assert_close(first, wanted[-1][layout.first], rtol=0, atol=1e-11)
     torch.testing.assert_close(tuple(others), wanted[:-1], rtol=0, atol=1e-11)

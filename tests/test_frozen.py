@@ -146,7 +146,7 @@ def make_model(task, pooler, tiny, layers=0, **choices):
     config = ModelConfig.for_tasks(
         [task.name], attention={task.name: layers}, pooler=pooler, option="pretrain", **choices
     )
-    return MultitaskBERT(config, tiny(initializer_range=0.1))
+    return MultitaskBERT(config, tiny(initializer_range=0.1, num_hidden_layers=4))  # as many as a pooler may read
 
 
 # --- what is kept ------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_from_the_store_as_from_the_encoder(tmp_path, monkeypatch, tiny, tiny_to
     wanted = [model.outputs(data.batch(np.array(order))) for order in ORDERS]
     store = Store.build(Source(model.bert, "weights", head), sentences_of(data), tmp_path)
     distinct = {ids.tobytes() for ids in sentences_of(data)}
-    assert store.keeps_tokens == (not head.pooler.has_features) == (head.reads == TOKENS)
+    assert store.keeps_tokens == (not head.pooler.has_features) == head.reads.startswith(TOKENS)
     assert len(store.rows) == (sum(len(ids) // 4 for ids in distinct) if store.keeps_tokens else len(distinct))
     data.read_from(store)
     monkeypatch.setattr(model.bert, "encode", None)  # whoever calls it from here on fails
@@ -177,7 +177,7 @@ def test_from_the_store_as_from_the_encoder(tmp_path, monkeypatch, tiny, tiny_to
         torch.testing.assert_close(model.outputs(data.batch(np.array(order))), outputs, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("pooler", ["first", "mean", "cls", "attentive"])
+@pytest.mark.parametrize("pooler", ["first", "mean", "cls", "attentive", "last_two", "weighted_layers", "gem"])
 @pytest.mark.parametrize("layers", [0, 2])
 def test_a_model_trains_from_the_store_as_from_its_encoder(tmp_path, monkeypatch, tiny, tiny_tokenizer, layers, pooler):
     """Same losses and same gradients after the same calibration, and the encoder isn't asked again."""
@@ -197,7 +197,7 @@ def test_a_model_trains_from_the_store_as_from_its_encoder(tmp_path, monkeypatch
         found.append([loss.detach(), *(p.grad.clone() for p in model.heads.parameters() if p.grad is not None)])
     assert len(found[0]) >= 4
     for plain, kept in zip(*found, strict=True):
-        torch.testing.assert_close(kept, plain, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(kept, plain, atol=5e-5, rtol=1e-4)
 
 
 def test_what_a_head_reads(tiny):
@@ -206,6 +206,7 @@ def test_what_a_head_reads(tiny):
 
     assert reads("mean") == "poolers.MeanTokens" and reads("cls") == "poolers.BERTPooler"
     assert reads("attentive") == reads("mean", 1) == reads("first", 2) == TOKENS
+    assert (reads("last_two", 1), reads("first_last", 1)) == ("tokens of 2 layers", "tokens of all layers")
 
 
 def test_encoding_computes_in_the_model_s_precision(tmp_path, encoder, rows, sentences):

@@ -12,8 +12,10 @@ import torch
 from errors import InputError
 from heads import HeadConfig, TaskHead
 from packed import Layout
+from poolers import POOLERS
 from tasks import PARA, SST, STS, TASKS
 
+MORE_POOLERS = [name for name in POOLERS if name not in ("first", "cls", "mean")]
 HEADS = {
     "attention": lambda task: HeadConfig(task.attention[1], pooler="first"),
     "uniform": lambda task: HeadConfig(task.attention[1], attention_init="uniform", pooler="first"),
@@ -22,6 +24,8 @@ HEADS = {
     "baseline mean": lambda task: HeadConfig(0, pooler="mean"),
     "baseline first": lambda task: HeadConfig(0, pooler="first"),
     "baseline cls": lambda task: HeadConfig(0, pooler="cls"),
+    **{pooler: lambda task, pooler=pooler: HeadConfig(0, pooler=pooler) for pooler in MORE_POOLERS},
+    **{f"attention, {pooler}": lambda task, pooler=pooler: HeadConfig(1, pooler=pooler) for pooler in MORE_POOLERS},
 }
 # Rows of ids: sentences of several lengths, the second half the partners of the first; all within the tiny vocabulary.
 SENTENCES = [[2, 6, 7, 8, 9, 3], [2, 5, 3], [2, 10, 11, 12, 3], [2, 7, 3], [2, 8, 20, 21, 22, 23, 3], [2, 3]]
@@ -34,13 +38,13 @@ def task(request):
 
 @pytest.fixture
 def encoder(tiny):
-    return tiny(max_position_embeddings=128)
+    return tiny(max_position_embeddings=128, num_hidden_layers=4)  # as many as a pooler may read
 
 
 def build(task, config, size=24, seed=0):
     """A head in evaluation mode with biases that count."""
     torch.manual_seed(seed)
-    head = TaskHead(task, size, 4, config).eval()
+    head = TaskHead(task, size, 4, config, 4).eval()
     for name, p in head.named_parameters():
         if name.endswith("bias"):
             p.data.normal_(std=0.1)
@@ -51,7 +55,7 @@ def encode(encoder, sentences, width=None):
     width = width or max(len(ids) for ids in sentences)
     padded = torch.tensor([ids + [0] * (width - len(ids)) for ids in sentences])
     layout = Layout.of(torch.arange(width) < torch.tensor([len(ids) for ids in sentences])[:, None])
-    return encoder.encode(padded, layout, every_layer=True), layout
+    return encoder.encode(padded, layout, keep=None), layout
 
 
 def both_sides(rows):
