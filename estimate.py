@@ -1,16 +1,23 @@
-"""What a run will cost, before it starts: parameters that learn, time and memory.
+"""What a run, or the rest of one, will cost at least, before it starts: parameters that learn, time and memory.
 
 Counts the arithmetic of the linear maps (2 operations a weight and token forward, twice that backward; Kaplan et al.
-2020, arXiv 2001.08361, section 2.1) and divides by the speed of a matrix product measured here and now.
+2020, arXiv 2001.08361, section 2.1) and divides by the speed of a matrix product measured here and now. To that comes
+what a step costs however few tokens it has, which is nearly all of it for a small model: measured here, too.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from evaluation import EVALUATION_BATCH
+from gradients import random_state, set_random_state
 from model import MultitaskBERT
+from optimizer import AdamW
 from sampling import Schedule
 
 # The part of that speed which a whole training or encoding step reaches on real tokens (measured, two CPU cores).
@@ -18,23 +25,45 @@ EFFICIENCY = 0.55
 FLOAT_BYTES = 4
 # Rows of H floats that a layer keeps a token for the backward pass (inputs of linear maps, GELU, LayerNorms, masks).
 KEPT_PER_LAYER = 24
+# Numbers that the optimizer's step is timed on where more than these learn: with gradient and state 64 MB, beyond most
+# caches.
+TIMED_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Left:
+    """What of a run is still to do: epochs, the last part of one included; its steps; how often dev is predicted.
+
+    encodings: whether a frozen encoder is still to see the sentences.
+    """
+
+    epochs: float
+    steps: int
+    evaluations: int
+    encodings: bool
+
+    @classmethod
+    def of(cls, schedule: Schedule, position: tuple[int, int] | None = None) -> Left:
+        """position: epochs finished and steps made in the next one; None: nothing is done.
+
+        Dev is predicted before the first epoch, after each, and with the best model.
+        """
+        epoch, step = position or (0, 0)
+        steps = (schedule.epochs - epoch) * schedule.steps_per_epoch - step
+        new = position is None
+        return cls(steps / schedule.steps_per_epoch, steps, new + schedule.epochs - epoch + 1, new)
 
 
 def measured_speed(device: torch.device, hidden_size: int, seconds: float = 0.1) -> float:
     """Operations a second of a matrix product of the feed-forward block's shape."""
     x = torch.ones(512, hidden_size, device=device)
     w = torch.ones(hidden_size, 4 * hidden_size, device=device)
-
-    def wait():
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
     x @ w
-    wait()
+    _wait(device)
     rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         x @ w
-        wait()
+        _wait(device)
         rounds += 1
     return rounds * 2 * x.numel() * w.shape[1] / (time.perf_counter() - began)
 
@@ -44,23 +73,83 @@ def linear_weights(module: torch.nn.Module) -> int:
     return sum(m.weight.numel() for m in module.modules() if isinstance(m, torch.nn.Linear))
 
 
-def count_operations(model: MultitaskBERT, data: dict, epochs: int, option: str) -> int:
-    """Additions and multiplications of the linear maps over the whole run. data: task -> split -> TaskData.
+def measured_step(model: MultitaskBERT, data: dict) -> tuple[float, float]:
+    """Seconds that a step of training, and a batch of evaluation, take however few tokens they have.
 
-    Training runs forward and backward over train, each epoch; the dev files are predicted before the first epoch, after
-    each, and with the best model; the test files once. Under pretrain the encoder sees every sentence once, repeated
-    ones counted, and only heads are trained.
+    Measured with the shortest train row of each task, the mean over the tasks; the model and the random numbers that
+    are drawn next are as they were. data: task -> split -> TaskData.
+    """
+    was_training, device = model.training, model.device
+    before = [(place, random_state(place)) for place in {torch.device("cpu"), device}]
+    training, evaluation = [], []
+    for name, splits in data.items():
+        rows = splits["train"]
+        batch = rows.batch(np.array([rows.lengths.argmin()])).to(device)
+        if model.frozen:
+            with torch.no_grad():
+                batch.states = model.encode(batch.input_ids, batch.layout, keep=model.heads[name].layers_wanted)
+        model.train()
+        training.append(_seconds(lambda batch=batch: model.loss(batch).backward(), device))
+        model.zero_grad(set_to_none=True)
+        model.eval()
+        with torch.no_grad():
+            evaluation.append(_seconds(lambda batch=batch: model.outputs(batch), device))
+    model.train(was_training)
+    for place, state in before:
+        set_random_state(place, state)
+    return float(np.mean(training)) + _optimizer_seconds(model), float(np.mean(evaluation))
+
+
+def _optimizer_seconds(model: MultitaskBERT) -> float:
+    """Seconds of the optimizer's step, from tensors like the first of those that learn."""
+    alike, learning = [], [p for p in model.parameters() if p.requires_grad]
+    for p in learning:
+        if sum(q.numel() for q in alike) >= TIMED_NUMBERS:
+            break
+        alike.append(torch.nn.Parameter(torch.zeros_like(p)))
+        alike[-1].grad = torch.ones_like(p)
+    optimizer = AdamW(alike)
+    share = sum(p.numel() for p in learning) / sum(p.numel() for p in alike)
+    return share * _seconds(optimizer.step, model.device)
+
+
+def _seconds(do: Callable[[], object], device: torch.device) -> float:
+    """How long it takes the second time; the first one sets up what is set up once."""
+    for _ in range(2):
+        began = time.perf_counter()
+        do()
+        _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) -> float:
+    """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
+
+    Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
+    encoder sees every sentence once, repeated ones counted, and only heads are trained.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens for split in ("train", "dev", "test"))
-        passes = 3 * epochs * train + (epochs + 2) * dev + test
+        passes = 3 * left.epochs * train + left.evaluations * dev + test
         if option == "finetune":
             operations += 2 * (encoder + head) * passes
         else:
-            operations += 2 * encoder * (train + dev + test) + 2 * head * passes
+            operations += 2 * encoder * left.encodings * (train + dev + test) + 2 * head * passes
     return operations
+
+
+def count_batches(data: dict, left: Left) -> int:
+    """Batches of evaluation in all that is left."""
+    dev, test = (sum(len(list(s[split].chunks(EVALUATION_BATCH))) for s in data.values()) for split in ("dev", "test"))
+    return left.evaluations * dev + test
 
 
 def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str) -> float:
@@ -73,14 +162,24 @@ def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str)
     return FLOAT_BYTES * (total + 3 * learning + kept)
 
 
-def describe_cost(model: MultitaskBERT, data: dict, schedule: Schedule, option: str) -> str:
-    """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`."""
+def describe_cost(
+    model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
+) -> str:
+    """`learning   23,456,789 of 25,000,000 parameters; at least 3 min on this device, 1.2 GB of memory`.
+
+    position: see Left.of; then the time is that of the rest.
+    """
     learning, total = _parameters(model)
+    left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
-    seconds = count_operations(model, data, schedule.epochs, option) / speed
+    step, batch = measured_step(model, data)
+    seconds = (
+        count_operations(model, data, left, option) / speed + left.steps * step + count_batches(data, left) * batch
+    )
     memory = count_memory(model, data, schedule.batch_size, option)
+    rest = "" if position is None else " more"
     return (
-        f"learning   {learning:,} of {total:,} parameters; about {_duration(seconds)} on this device, "
+        f"learning   {learning:,} of {total:,} parameters; at least {_duration(seconds)}{rest} on this device, "
         f"{memory / 1e9:.1f} GB of memory"
     )
 

@@ -102,13 +102,13 @@ class Run:
             if fcntl:
                 os.close(descriptor)
 
-    def position(self) -> tuple[int, int]:
-        """Epochs finished and steps made in the one then running, as the checkpoint says; (0, 0) without one.
+    def position(self) -> tuple[int, int] | None:
+        """Epochs finished and steps made in the one then running, as the checkpoint says; None without one.
 
         Raises InputError for a damaged file, as far as that can be told from its beginning.
         """
         if not self.checkpoint.is_file():
-            return 0, 0
+            return None
         with self._reading():
             state = json.loads(self._header()["state"])
             return int(state["epoch"]), int(state["step"])

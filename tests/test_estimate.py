@@ -1,16 +1,24 @@
-"""The estimate of a run's cost, against counts made by hand on a model small enough to count.
+"""The estimate of a run's cost, against counts made by hand on a model small enough to count; no time is asserted.
 
 Two operations a weight and token forward, twice that backward (Kaplan et al. 2020, arXiv 2001.08361).
 """
 
-import re
-
 import pytest
 import torch
 
+import estimate
 from batches import TaskData
 from datasets import Example, Table
-from estimate import count_memory, count_operations, describe_cost, measured_speed
+from estimate import (
+    EFFICIENCY,
+    Left,
+    count_batches,
+    count_memory,
+    count_operations,
+    describe_cost,
+    measured_speed,
+    measured_step,
+)
 from model import ModelConfig, MultitaskBERT
 from sampling import make_schedule
 from tasks import STS
@@ -51,14 +59,44 @@ def test_tokens_are_counted_as_the_hand_count_has_them(data):
     assert [data["sts"][split].tokens for split in ROWS] == [TRAIN, DEV, TEST]
 
 
+def schedule(rows, batch_size=8, epochs=2):
+    return make_schedule("proportional", {"sts": rows}, batch_size, epochs, 0)
+
+
+def test_what_is_left_of_a_run():
+    """Two epochs of three steps: dev is predicted before, twice, and at the end."""
+    steps = schedule(3, batch_size=1)
+    assert Left.of(steps) == Left(2.0, 6, 4, True)
+    assert Left.of(steps, (0, 0)) == Left(2.0, 6, 3, False)  # stopped after the first evaluation
+    assert Left.of(steps, (0, 2)) == Left(4 / 3, 4, 3, False)
+    assert Left.of(steps, (1, 0)) == Left(1.0, 3, 2, False)
+    assert Left.of(steps, (2, 0)) == Left(0.0, 0, 1, False)
+    assert Left.of(schedule(3, epochs=0)) == Left(0.0, 0, 2, True)
+
+
+ALL = Left.of(schedule(2))
+
+
 def test_operations_of_finetune(build, data):
-    assert count_operations(build("finetune"), data, 2, "finetune") == 2 * (ENCODER + HEAD) * PASSES
+    assert count_operations(build("finetune"), data, ALL, "finetune") == 2 * (ENCODER + HEAD) * PASSES
+    rest = Left.of(schedule(2, batch_size=1), (1, 1))  # half of the second epoch, and dev twice
+    passes = 3 * 0.5 * TRAIN + 2 * DEV + TEST
+    assert count_operations(build("finetune"), data, rest, "finetune") == 2 * (ENCODER + HEAD) * passes
 
 
 def test_operations_of_pretrain(build, data):
     """The encoder runs once over every file, whatever the number of epochs."""
     wanted = 2 * ENCODER * (TRAIN + DEV + TEST) + 2 * HEAD * PASSES
-    assert count_operations(build("pretrain"), data, 2, "pretrain") == wanted
+    assert count_operations(build("pretrain"), data, ALL, "pretrain") == wanted
+    rest = Left.of(schedule(2), (1, 0))
+    assert count_operations(build("pretrain"), data, rest, "pretrain") == 2 * HEAD * (3 * TRAIN + 2 * DEV + TEST)
+
+
+def test_batches_of_evaluation(data, monkeypatch):
+    assert count_batches(data, ALL) == 4 + 1
+    monkeypatch.setattr(estimate, "EVALUATION_BATCH", 1)
+    data["sts"]["dev"] = data["sts"]["train"]  # two rows
+    assert count_batches(data, ALL) == 4 * 2 + 1
 
 
 def test_memory(build, data):
@@ -73,14 +111,46 @@ def test_memory(build, data):
     assert count_memory(build("pretrain"), data, 8, "pretrain") == 4 * (encoder + 4 * head + 2 * kept)
 
 
-def test_the_line_that_is_printed(build, data):
+def test_the_line_that_is_printed(build, data, monkeypatch):
+    """Operations at the speed measured, and so much a step and a batch of evaluation."""
     model = build("pretrain")
-    line = describe_cost(model, data, make_schedule("proportional", {"sts": 2}, 8, 2, 0), "pretrain")
     learning = sum(p.numel() for p in model.heads.parameters())
     total = sum(p.numel() for p in model.parameters())
-    assert re.fullmatch(
-        rf"learning   {learning:,} of {total:,} parameters; about \d+ s on this device, 0\.0 GB .*", line
-    )
+    operations = count_operations(model, data, ALL, "pretrain")
+    monkeypatch.setattr(estimate, "measured_speed", lambda *_: operations / 10 / EFFICIENCY)
+    monkeypatch.setattr(estimate, "measured_step", lambda *_: (7.0, 2.0))
+    line = describe_cost(model, data, schedule(2), "pretrain")
+    # 10 s of operations, two steps of 7 s, five batches of 2 s.
+    assert line == f"learning   {learning:,} of {total:,} parameters; at least 34 s on this device, 0.0 GB of memory"
+    monkeypatch.setattr(estimate, "measured_speed", lambda *_: float("inf"))
+    assert "; at least 13 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0))
+
+
+@pytest.mark.parametrize("option", ["finetune", "pretrain"])
+def test_measuring_a_step_leaves_no_trace(option, build, data):
+    model = build(option).train()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    random = torch.get_rng_state()
+    assert all(0 < seconds < float("inf") for seconds in measured_step(model, data))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+    assert model.training and all(p.grad is None for p in model.parameters())
+    assert data["sts"]["train"].batch([0]).states is None
+
+
+def test_the_optimizer_is_timed_on_a_part_of_a_large_model(build, monkeypatch):
+    """What the part takes, times its share of all that learns."""
+    model, timed = build("finetune"), []
+    monkeypatch.setattr(estimate, "TIMED_NUMBERS", 100)
+
+    def seconds(do, device):
+        timed.append(sum(p.numel() for group in do.__self__.param_groups for p in group["params"]))
+        return timed[-1] / 1000
+
+    monkeypatch.setattr(estimate, "_seconds", seconds)
+    numbers = sum(p.numel() for p in model.parameters())
+    assert estimate._optimizer_seconds(model) == pytest.approx(numbers / 1000)
+    assert 100 <= timed[0] < numbers
 
 
 def test_speed_is_one_of_this_planet():

@@ -608,7 +608,7 @@ def test_options_out_of_range(command, root, option, value, wanted):
     [
         ("--epochs", "many"),
         ("--option", "both"),
-        ("--pooler", "max"),
+        ("--pooler", "median"),
         ("--unknown", "1"),
         ("--run", ""),
         ("--data", ""),
@@ -616,7 +616,7 @@ def test_options_out_of_range(command, root, option, value, wanted):
         ("--run", "caf\udce9"),
     ],
 )
-def test_what_argparse_refuses(capsys, option, value):
+def test_what_argparse_refuses(root, capsys, option, value):
     """In its own way: a short usage, one line, code 2."""
     with pytest.raises(SystemExit) as ended:
         main([option, value])
@@ -701,6 +701,7 @@ def test_going_on_from_another_folder_with_options_said_again(command, stopped, 
     found = command("--resume", "root/runs/x", *again, "--device", "cpu", "--save_every", "3", "--run", "root/runs/x")
     assert (found.code, found.err) == (0, "")
     assert "continuing at epoch 2, step 1" in found.out
+    assert re.search(r"learning .*; at least \d+ s more on this device, ", found.out)  # of what is left
     assert_whole(stopped, root / "data" / "sample", root / "predictions")
 
 
@@ -791,7 +792,7 @@ def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, cont
         ("epochs", None, "config.json: epochs is None, which"),
         ("tasks", 5, "config.json: tasks is 5, which"),
         ("lr_decay", "x", "config.json: lr_decay is 'x', which"),
-        ("pooler", "max", "config.json: pooler is 'max', which"),
+        ("pooler", "median", "config.json: pooler is 'median', which"),
         ("use_gpu", 1, "config.json: use_gpu is 1, which"),
         ("data", [], "config.json: data is [], which"),
         ("model", "", "config.json: model is '', which"),

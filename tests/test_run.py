@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from errors import InputError
-from run import Run, fcntl
+from run import Run, fcntl, predicted
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HOLD = (
@@ -48,6 +49,43 @@ def test_the_lock_deletes_what_a_kill_left_and_itself(tmp_path):
         assert not left.exists() and kept.exists()
         assert (run.folder / ".lock").read_text() == f"{os.getpid()}\n"
     assert not (run.folder / ".lock").exists()
+
+
+def test_the_position_is_read_without_the_tensors(tmp_path):
+    run = Run(tmp_path / "run")
+    assert run.position() is None
+    run.save_checkpoint({"x": torch.ones(3)}, {"epoch": 2, "step": 5})
+    assert run.position() == (2, 5) and run.load_checkpoint()[1] == {"epoch": 2, "step": 5}
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:20])
+    with pytest.raises(InputError, match="cut short or altered .* delete .*last and resume"):
+        run.position()
+
+
+def test_a_run_is_found_by_its_folder_or_its_name(tmp_path, monkeypatch):
+    """A folder that is there goes before a name."""
+    made = Run.create(tmp_path / "root" / "runs" / "x", {})
+    monkeypatch.chdir(tmp_path)
+    assert Run.open("x", tmp_path / "root").folder == made.folder == Run.open(made.folder, tmp_path).folder
+    here = Run.create(Path("x"), {})
+    assert Run.open("x", tmp_path / "root").folder == here.folder
+    with pytest.raises(
+        InputError, match="^y: no run there .no config.json.: name a run's folder, or its name in runs/"
+    ):
+        Run.open("y", tmp_path / "root")
+
+
+def test_whose_predictions_these_are(tmp_path):
+    """Byte for byte, the newest run; all files of one run, or any."""
+    for age, name in enumerate(("second", "first")):
+        run = Run.create(tmp_path / "runs" / name, {})
+        os.utime(run.folder / "config.json", (10**9 - age, 10**9 - age))
+        run.predictions.mkdir()
+        (run.predictions / "a.csv").write_text("same")
+        (run.predictions / "b.csv").write_text(name)
+    assert predicted(tmp_path, {"a.csv": b"same"}) == tmp_path / "runs" / "second"
+    assert predicted(tmp_path, {"a.csv": b"same", "b.csv": b"first"}) == tmp_path / "runs" / "first"
+    assert predicted(tmp_path, {"a.csv": b"same", "b.csv": b"third"}) is None
+    assert predicted(tmp_path, {"a.csv": b"other", "b.csv": b"first"}, any) == tmp_path / "runs" / "first"
 
 
 @pytest.mark.skipif(fcntl is None, reason="no locks on this system")
