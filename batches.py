@@ -1,7 +1,8 @@
 """Batches: rows of a task, tokenized once a run, put together on the CPU with all the encoder needs to know.
 
 A pair that is encoded separately stands in its batch as two sentences: all first ones, then all second ones in the same
-order, so that one encoder call serves both (the siamese encoding of Reimers and Gurevych 2019, arXiv 1908.10084).
+order, so that one encoder call serves both (the siamese encoding of Reimers and Gurevych 2019, arXiv 1908.10084). One
+that is encoded jointly is one sequence of two segments (Devlin et al. 2018, arXiv 1810.04805, section 4.1).
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ Item, Made = TypeVar("Item"), TypeVar("Made")
 
 # More tokens than this in an evaluation batch only cost memory (measured: speed is flat from 2,000 on).
 EVALUATION_TOKENS = 8192
+# Of an int32 token id the bit that says that it stands in its sequence's second segment; no vocabulary is so large.
+SEGMENT = 1 << 30
 
 
 @dataclass
 class Batch:
-    """n rows of one task: S = n sentences, or S = 2n for pairs.
+    """n rows of one task: S = n sentences or joint pairs, or S = 2n for pairs encoded separately.
 
     ids: the rows' ids. input_ids: (S, T), 0 at padding. layout: which of them are real. labels: (n,) or None.
+    token_type_ids: (S, T) of joint pairs, 1 in the second segment, else 0; None: all are 0.
     Where a frozen encoder ran before, one of: states, packed hidden states (R, H); features, a pooler's (S, F), which
     are all that is needed, so that input_ids and layout are None.
     """
@@ -46,6 +50,7 @@ class Batch:
     labels: torch.Tensor | None
     states: tuple[torch.Tensor, ...] | None = None
     features: torch.Tensor | None = None
+    token_type_ids: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,6 +97,7 @@ class Batch:
             labels=move(self.labels),
             states=None if self.states is None else tuple(move(state) for state in self.states),
             features=move(self.features),
+            token_type_ids=move(self.token_type_ids),
         )
 
 
@@ -125,20 +131,42 @@ def prepared(make: Callable[[Item], Made], items: Iterable[Item], ahead: int = 2
                 future.cancel()
 
 
-class TaskData:
-    """One file's rows, tokenized; after `read_from`, with what a frozen encoder makes of them."""
+def split_segments(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Ids with their SEGMENT bits -> (ids, token_type_ids); None where all tokens stand in the first segment."""
+    types = ids >> 30
+    return (ids & (SEGMENT - 1), types) if types.any() else (ids, None)
 
-    def __init__(self, task: Task, table: Table, tokenizer: BertTokenizer, max_length: int | None = None):
-        self.task, self.table = task, table
+
+class TaskData:
+    """One file's rows, tokenized; after `read_from`, with what a frozen encoder makes of them.
+
+    sentences: for each side of a row, one or two, the token ids of every row; of joint pairs one, SEGMENT added to the
+    second segment's ids. truncated: how many were cut, the longer sentence of a joint pair first.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        table: Table,
+        tokenizer: BertTokenizer,
+        max_length: int | None = None,
+        pair_encoding: str | None = None,
+    ):
+        """max_length: None is the model's. pair_encoding: joint or separate; None is the task's own."""
+        self.task, self.table, self.joint = task, table, task.is_joint(pair_encoding)
         self.max_length = max_length or tokenizer.model_max_length
         self.ids = [example.id for example in table]
-        first = tokenizer.encode_batch([example.sentence for example in table], max_length=max_length)
-        self.sentences = [first.ids]
-        self.truncated = first.truncated
-        if task.is_pair:
-            second = tokenizer.encode_batch([example.second for example in table], max_length=max_length)
-            self.sentences.append(second.ids)
-            self.truncated += second.truncated
+        first = [example.sentence for example in table]
+        second = [example.second for example in table] if task.is_pair else None
+        if self.joint:
+            found = tokenizer.encode_batch(first, second, max_length=max_length)
+            joined = [ids + SEGMENT * types for ids, types in zip(found.ids, found.type_ids, strict=True)]
+            self.sentences, self.truncated = [joined], found.truncated
+        else:
+            sides = [
+                tokenizer.encode_batch(side, max_length=max_length) for side in (first, second) if side is not None
+            ]
+            self.sentences, self.truncated = [side.ids for side in sides], sum(side.truncated for side in sides)
         self.lengths = np.array([[len(ids) for ids in side] for side in self.sentences]).sum(axis=0)  # tokens a row
         labels = [example.label for example in table]
         dtype = torch.long if task.label_kind == "class" else torch.float32
@@ -174,7 +202,8 @@ class TaskData:
         padded[real] = np.concatenate(sentences)
         layout = Layout.of(torch.from_numpy(real))
         states = None if places is None else self.store.states(places, lengths, layout)
-        return Batch(self.task, ids, torch.from_numpy(padded), layout, labels, states)
+        input_ids, types = split_segments(torch.from_numpy(padded))
+        return Batch(self.task, ids, input_ids, layout, labels, states, token_type_ids=types)
 
     def parts(self, rows: np.ndarray, most: int | None, device: torch.device) -> list[Batch]:
         """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`."""

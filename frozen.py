@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from batches import pin, prepared
+from batches import pin, prepared, split_segments
 from bert import BertModel
 from disk_cache import MARGIN, DiskCache
 from files import cannot
@@ -80,16 +80,16 @@ class Source:
         return f"{self.reads}, computed in {self.autocast or torch.float32}, {self.weights_sha256}, {config}".encode()
 
     @torch.no_grad()
-    def rows(self, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """(S, T) ids, longest first -> what is kept: packed tokens (R, layers * H), or features (S, F)."""
+    def rows(self, input_ids: torch.Tensor, types: torch.Tensor | None, layout: Layout) -> torch.Tensor:
+        """(S, T) ids and segments, longest first -> what is kept: packed tokens (R, layers * H), or features (S, F)."""
         device = input_ids.device.type
         with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
             if self.keeps_tokens:
-                return torch.cat(self.encoder.encode(input_ids, layout, keep=self.layers), dim=1)
+                return torch.cat(self.encoder.encode(input_ids, layout, types, self.layers), dim=1)
             if self.head.first_token_only:
-                states, layout = self.encoder.encode(input_ids, layout, first_only=True), layout.firsts()
+                states, layout = self.encoder.encode(input_ids, layout, types, first_only=True), layout.firsts()
             else:
-                states = self.encoder.encode(input_ids, layout, keep=self.layers)
+                states = self.encoder.encode(input_ids, layout, types, self.layers)
             return self.head.features(states, layout)
 
     def chunks(self, distinct: list[bytes]) -> Iterator[tuple[np.ndarray, int]]:
@@ -100,9 +100,11 @@ class Source:
         """
         device = self.encoder.embeddings.word_embeddings.weight.device
         waiting: deque = deque()
-        for input_ids, layout in prepared(lambda part: _padded(part, device), list(_parts(distinct))):
+        for input_ids, types, layout in prepared(lambda part: _padded(part, device), list(_parts(distinct))):
             tokens = layout.rows.numel()
-            rows = self.rows(input_ids.to(device, non_blocking=True), layout.to(device)).float()
+            if types is not None:
+                types = types.to(device, non_blocking=True)
+            rows = self.rows(input_ids.to(device, non_blocking=True), types, layout.to(device)).float()
             if device.type != "cuda":
                 yield rows.cpu().numpy(), tokens
                 continue
@@ -125,14 +127,14 @@ def _parts(distinct: list[bytes]) -> Iterator[list[bytes]]:
         start = stop
 
 
-def _padded(part: list[bytes], device: torch.device) -> tuple[torch.Tensor, Layout]:
-    """(S, T) ids of these sentences, longest first, and their layout; both on the CPU, ready for the device."""
+def _padded(part: list[bytes], device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None, Layout]:
+    """(S, T) ids and segments of these sentences, longest first, and their layout; on the CPU, ready for the device."""
     rows = [np.frombuffer(ids, dtype=np.int32) for ids in part]
     lengths = np.array([len(ids) for ids in rows])
     real = np.arange(lengths[0]) < lengths[:, None]  # (S, T)
     padded = np.zeros(real.shape, dtype=np.int64)
     padded[real] = np.concatenate(rows)
-    found = torch.from_numpy(padded), Layout.of(torch.from_numpy(real))
+    found = *split_segments(torch.from_numpy(padded)), Layout.of(torch.from_numpy(real))
     return pin(found) if device.type == "cuda" else found
 
 

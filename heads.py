@@ -27,7 +27,8 @@ class HeadConfig:
 
     attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
     poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map. pair_score: dot is
-    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate.
+    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate. joint: a pair comes as one
+    sequence, to which self-attention and a linear map are applied as to a single sentence.
     """
 
     attention_layers: int
@@ -35,6 +36,7 @@ class HeadConfig:
     pooler: str = "first"
     dropout_prob: float = 0.3
     pair_score: str = "calibrated"
+    joint: bool = False
 
     def __post_init__(self):
         layers, p = self.attention_layers, self.dropout_prob
@@ -53,7 +55,8 @@ class TaskHead(nn.Module):
         """hidden_size, attention_heads, encoder_layers (BERT-base's if not given): the encoder's."""
         super().__init__()
         self.task, self.config = task, config
-        kind = ATTENTION_LAYERS[task.attention[0]]
+        self.two = task.is_pair and not config.joint
+        kind = ATTENTION_LAYERS[task.attention[0] if self.two else "self"]
         self.attention = nn.ModuleList(
             kind(hidden_size, attention_heads, config.dropout_prob) for _ in range(config.attention_layers)
         )
@@ -61,9 +64,9 @@ class TaskHead(nn.Module):
             layer.initialize(config.attention_init)
         self.pooler = make_pooler(config.pooler, hidden_size, encoder_layers)
         # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
-        self.dot = task.output_size is None
-        given = 3 * hidden_size if task.is_pair and not self.dot else hidden_size
-        self.output = nn.Linear(given, task.output_multiple * hidden_size if self.dot else task.output_size)
+        self.dot = self.two and task.output_size is None
+        given = 3 * hidden_size if self.two and not self.dot else hidden_size
+        self.output = nn.Linear(given, task.output_multiple * hidden_size if self.dot else task.output_size or 1)
         if config.pair_score not in PAIR_SCORES:
             raise InputError(f"--pair_score {config.pair_score}: not known; known: {', '.join(PAIR_SCORES)}")
         # A correlation has no use for an offset, so only a score that is compared with zero gets one.
@@ -76,7 +79,7 @@ class TaskHead(nn.Module):
         layout: Layout | None,
         features: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 pairs.
+        """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 separate pairs.
 
         They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>; with an output_size, W is
         given [a; b; |a - b|], the classifier of Reimers and Gurevych 2019 (arXiv 1908.10084, section 3).
@@ -89,7 +92,7 @@ class TaskHead(nn.Module):
             first, second = self.output(vectors).chunk(2, dim=0)
             scores = (first * second).sum(dim=-1)  # (n,)
             return scores if self.offset is None else scores + self.offset
-        if self.task.is_pair:
+        if self.two:
             first, second = vectors.chunk(2, dim=0)
             vectors = torch.cat([first, second, (first - second).abs()], dim=-1)  # (n, 3H)
         outputs = self.output(vectors)

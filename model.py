@@ -49,20 +49,21 @@ class ModelConfig:
         pooler: str | None = None,
         hidden_dropout_prob: float = 0.3,
         pair_score: str = "calibrated",
+        pair_encoding: str | None = None,
         option: str = "finetune",
         model: str | None = None,
     ) -> ModelConfig:
         """The poster's heads for these tasks.
 
         attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
-        first token after attention layers, and the mean of the tokens without.
+        first token after attention layers, and the mean of the tokens without. pair_encoding: joint or separate; None
+        is each task's own.
         """
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
-            heads[name] = HeadConfig(
-                layers, attention_init, pooler or ("first" if layers else "mean"), hidden_dropout_prob, pair_score
-            )
+            chosen, joint = pooler or ("first" if layers else "mean"), TASKS[name].is_joint(pair_encoding)
+            heads[name] = HeadConfig(layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint)
         return cls(heads, option, model)
 
 
@@ -97,6 +98,11 @@ class MultitaskBERT(nn.Module):
         self.heads = nn.ModuleDict(
             {name: TaskHead(TASKS[name], size, heads, head, layers) for name, head in self.config.heads.items()}
         )
+        if any(head.config.joint for head in self.heads.values()) and self.bert.config.type_vocab_size < 2:
+            raise InputError(
+                "--pair_encoding joint: this encoder knows one segment, so it can't tell a pair's sentences apart: "
+                "choose --pair_encoding separate"
+            )
         for head in self.heads.values():
             if hasattr(head.pooler, "load_from"):
                 if self.config.option == "pretrain" and not self.bert.has_pooler:
@@ -137,7 +143,12 @@ class MultitaskBERT(nn.Module):
         return self.bert.embeddings.word_embeddings.weight.device
 
     def encode(
-        self, input_ids: torch.Tensor, layout: Layout, first_only: bool = False, keep: int | None = 1
+        self,
+        input_ids: torch.Tensor,
+        layout: Layout,
+        first_only: bool = False,
+        keep: int | None = 1,
+        token_type_ids: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Packed hidden states (R, H), without gradients where the encoder is frozen.
 
@@ -145,21 +156,23 @@ class MultitaskBERT(nn.Module):
         as `layout.firsts()` says.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.bert.encode(input_ids, layout, keep=keep, first_only=first_only)
+            return self.bert.encode(input_ids, layout, token_type_ids, keep, first_only)
 
     def outputs(self, batch: Batch) -> torch.Tensor:
         """A task's outputs for a batch, in float32: class logits (n, C), or one score a pair (n,)."""
         with torch.autocast(batch.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             if batch.encoded:
                 return self.heads[batch.task.name](batch.states, batch.layout, batch.features).float()
-            return self._score(batch.task.name, batch.input_ids, batch.layout).float()
+            return self._score(batch.task.name, batch.input_ids, batch.layout, batch.token_type_ids).float()
 
-    def _score(self, name: str, input_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
+    def _score(
+        self, name: str, input_ids: torch.Tensor, layout: Layout, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """A head's outputs. Where it reads first tokens alone, the encoder's last layer computes no others."""
         head = self.heads[name]
         if head.first_token_only:
-            return head(self.encode(input_ids, layout, first_only=True), layout.firsts())
-        return head(self.encode(input_ids, layout, keep=head.layers_wanted), layout)
+            return head(self.encode(input_ids, layout, True, token_type_ids=token_type_ids), layout.firsts())
+        return head(self.encode(input_ids, layout, False, head.layers_wanted, token_type_ids), layout)
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The task's loss, a scalar."""
@@ -168,6 +181,8 @@ class MultitaskBERT(nn.Module):
     @torch.no_grad()
     def calibrate(self, batch: Batch, positive: float) -> None:
         """Calibrate the head of the batch's task before training: see TaskHead.calibrate."""
+        if self.heads[batch.task.name].offset is None:
+            return
         was_training = self.training
         self.eval()
         head, states = self.heads[batch.task.name], batch.states
@@ -199,6 +214,10 @@ class MultitaskBERT(nn.Module):
         if name not in self.heads:
             raise InputError(
                 f"this model has no head for {name}; it has {', '.join(self.heads)}: train with --tasks {name}"
+            )
+        if self.heads[name].config.joint:
+            raise InputError(
+                f"this model reads a pair of {name} as one sequence, not two: train with --pair_encoding separate"
             )
         layout = Layout.of(attention_mask).to(input_ids.device)
         return self._score(name, input_ids, layout)

@@ -14,6 +14,7 @@ from errors import InputError, quoted
 
 SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
+PAIR_ENCODINGS = ("separate", "joint")
 # What a loss or metric can say something of; one that is not listed here may be given any kind of label.
 KINDS_OF = {
     "cross_entropy": ("class",),
@@ -32,7 +33,9 @@ class Task:
     see datasets.read_examples; classes are numbered from 0. output_size: numbers that the output map gives, one a class
     (label_kind "class"), else 1. `None`, for pairs of another kind: the map gives output_multiple * H, and the score is
     the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are reported.
-    attention: kind and number of the poster's attention layers.
+    attention: kind and number of the poster's attention layers. pair_encoding: how a pair is encoded if nothing else is
+    asked for: separate, two sentences; joint, one sequence `[CLS] a [SEP] b [SEP]` (Devlin et al. 2018, section 4.1),
+    which is from there on treated like a single sentence.
 
     Raises InputError where these contradict each other.
     """
@@ -51,6 +54,7 @@ class Task:
     attention: tuple[str, int]
     output_size: int | None = None
     output_multiple: int = 1
+    pair_encoding: str = "separate"
 
     def __post_init__(self):
         for fault in self._faults():
@@ -75,6 +79,8 @@ class Task:
         kind, layers = self.attention
         if kind not in ("self", "cross") or not isinstance(layers, int) or layers < 0:
             yield f"attention is {quoted(self.attention)}; wanted ('self' or 'cross', number of layers)"
+        if self.pair_encoding not in PAIR_ENCODINGS:
+            yield f"pair_encoding is {quoted(self.pair_encoding)}; wanted one of {', '.join(PAIR_ENCODINGS)}"
         if kind == "cross" and not self.is_pair:
             yield "cross-attention needs two text columns; wanted attention ('self', number of layers)"
 
@@ -99,6 +105,10 @@ class Task:
     @property
     def is_pair(self) -> bool:
         return len(self.columns) == 2
+
+    def is_joint(self, pair_encoding: str | None = None) -> bool:
+        """Whether a row is one sequence of two segments; pair_encoding: None is the task's own."""
+        return self.is_pair and (pair_encoding or self.pair_encoding) == "joint"
 
     def output_shape(self, rows: int) -> tuple[int, ...]:
         """The shape of a head's outputs: (rows, C) logits of C classes, or (rows,): a logit or a score each."""
