@@ -92,7 +92,9 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
             )
         if args.exclude_shared:
             tables["train"] = exclude_shared(*tables.values())
-        data[task.name] = {split: TaskData(task, table, tokenizer) for split, table in tables.items()}
+        data[task.name] = {
+            split: TaskData(task, table, tokenizer, pair_encoding=args.pair_encoding) for split, table in tables.items()
+        }
     return data
 
 
@@ -146,6 +148,7 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
         attention=parse_attention(args.attention, job.tasks),
         attention_init=args.attention_init,
         pair_score=args.pair_score,
+        pair_encoding=args.pair_encoding,
         pooler=args.pooler,
         hidden_dropout_prob=args.hidden_dropout_prob,
         option=args.option,

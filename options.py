@@ -24,7 +24,7 @@ from run import ROOT, Run
 from sampling import SCHEDULES
 from schedules import SCHEDULES as LEARNING_RATES
 from task_attention import INITIALIZATIONS
-from tasks import TASKS, Task
+from tasks import PAIR_ENCODINGS, TASKS, Task
 
 COMMAND = "multitask_classifier.py"
 SCORES = "scores.json"
@@ -126,6 +126,12 @@ def build_parser() -> argparse.ArgumentParser:
         default="calibrated",
         help="a paraphrase's logit: dot, <W a, W b> as the poster's, which stays above zero; calibrated "
         "(default): plus an offset, both set from some training pairs",
+    )
+    heads.add_argument(
+        "--pair_encoding",
+        choices=PAIR_ENCODINGS,
+        help="a pair as two sentences, or as one sequence of two segments (default: each task's own, for the course's "
+        "separate)",
     )
     heads.add_argument(
         "--pooler", choices=POOLERS, help="tokens to a sentence (default first after attention layers, else mean)"

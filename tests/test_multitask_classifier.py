@@ -416,6 +416,12 @@ HEADS = [
     ("--attention 1 --pooler cls", dict.fromkeys(COURSE, (1, "cls")), "default"),
     ("--attention 1 --pooler mean", dict.fromkeys(COURSE, (1, "mean")), "default"),
     ("--attention 0 --pooler first", dict.fromkeys(COURSE, (0, "first")), "default"),
+    (
+        "--attention 0 --pooler attentive_cls --pair_encoding joint",
+        dict.fromkeys(COURSE, (0, "attentive_cls")),
+        "default",
+    ),
+    ("--attention 1 --pooler weighted_layers", dict.fromkeys(COURSE, (1, "weighted_layers")), "default"),
 ]
 
 
@@ -581,8 +587,8 @@ OUT_OF_RANGE = [
     ("--attention", "", "one number for all, each from 0 to 99"),
     ("--attention", "sst=", "sst=2,para=1,sts=3"),
     ("--attention", "sst=2,3", "sst=2,para=1,sts=3"),
-    ("--attention", "cola=1", "sst=2,para=1,sts=3"),
-    ("--tasks", "sst,cola", "'cola' is not known; known: sst, para, sts, cfimdb"),
+    ("--attention", "none=1", "sst=2,para=1,sts=3"),
+    ("--tasks", "sst,none", "'none' is not known; known: sst, para, sts, cfimdb"),
     ("--tasks", "sst,sst", "'sst' is named twice"),
     ("--tasks", "", "'' is not known"),
     ("--cache_gb", "-1", "wanted 0 to 1000000"),
