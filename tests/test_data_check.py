@@ -347,7 +347,7 @@ def test_folders_without_data(tmp_path):
 def test_the_bundled_sample_is_in_order(minilm, capsys):
     assert main(["--check", str(SAMPLE), "--model", str(minilm)]) == 0
     said = capsys.readouterr().out
-    assert all(task.title in said for task in TASKS.values())
+    assert all(task.title in said for task in TASKS.values() if (SAMPLE / task.files["train"]).exists())
     assert said.endswith("training can use these; 12 of 12 files are the bundled sample's, byte for byte\n")
     assert not any(
         line.startswith("  ") and line.split()[0] not in ("train", "dev", "test") for line in said.split("\n") if line

@@ -102,7 +102,7 @@ def test_an_unfinished_run_has_no_row(run, capsys):
         ("scores.json", "5", "no task's scores"),
         ("scores.json", '{"sst": {}}', "no sst.untrained"),
         ("scores.json", '{"sst": {"untrained": 0.2, "macro_f1": 0.4}}', "no sst.accuracy"),
-        ("scores.json", '{"nli": {}}', "scores of an unknown task 'nli'"),
+        ("scores.json", '{"none": {}}', "scores of an unknown task 'none'"),
     ],
 )
 def test_a_damaged_run_has_no_row_but_one_line(run, name, content, message, capsys):
@@ -144,7 +144,7 @@ def test_rows_as_a_table(run, tmp_path, capsys):
         ("[" * 200_000, "can't be read as JSON lines"),
         ("1" * 5_000, "can't be read as JSON lines"),
         ({"leaderboard": "high"}, "leaderboard is 'high'"),
-        ({"dev": {**SCORES, "cola": {}}}, "scores of an unknown task 'cola'"),
+        ({"dev": {**SCORES, "none": {}}}, "scores of an unknown task 'none'"),
         ({"dev": {**SCORES, "para": 1}}, "no dev.para.accuracy in it"),
     ],
 )

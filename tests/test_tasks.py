@@ -45,7 +45,7 @@ def test_an_entry_agrees_with_itself(task):
 def test_names_become_tasks_in_the_order_given():
     assert parse_tasks("sts, sst") == (STS, SST)
     for names, words in (
-        ("sst,nli", "--tasks sst,nli: 'nli' is not known; known: sst, para, sts, cfimdb"),
+        ("sst,none", "--tasks sst,none: 'none' is not known; known: sst, para, sts, cfimdb"),
         ("sst,sts,sst", "--tasks sst,sts,sst: 'sst' is named twice"),
         ("", "--tasks : '' is not known"),
         ("sst,", "'' is not known"),
