@@ -159,7 +159,7 @@ class MultitaskBERT(nn.Module):
             return self.bert.encode(input_ids, layout, token_type_ids, keep, first_only)
 
     def outputs(self, batch: Batch) -> torch.Tensor:
-        """A task's outputs for a batch, in float32: class logits (n, C), or one score a pair (n,)."""
+        """A task's outputs for a batch, in float32: class logits (n, C), or one number a row (n,)."""
         with torch.autocast(batch.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             if batch.encoded:
                 return self.heads[batch.task.name](batch.states, batch.layout, batch.features).float()
