@@ -2,7 +2,7 @@
 
 Looks for test rows that stand in train, which Elangovan et al. 2021 (arXiv 2102.01818) found to flatter scores, and for
 what the course's files are known to hold: blanks, quotes escaped twice, repeated rows. Texts are compared as the model
-reads them (lower-cased, pairs with their punctuation apart), and pairs in either order.
+reads them (lower-cased, pairs with their punctuation apart; GLUE's as they stand), and pairs in either order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from course_data import BLOBS, DATA, blob_id, choose_data
-from datasets import Example, Table, read_examples
+from datasets import Example, Table
 from errors import InputError
 from files import sha256, short
+from task_files import is_optional, read_split
 from tasks import TASKS, Task
 from tokenizer import BertTokenizer
 from weights import locate
@@ -92,12 +93,14 @@ def check_folder(folder: Path, tokenizer: BertTokenizer | None = None) -> dict:
 def check_task(task: Task, folder: Path, tokenizer: BertTokenizer | None) -> dict:
     """The task's three files, what they share, and how many train rows --exclude_shared would leave out."""
     files, tables = {}, {}
-    for split, name in task.files.items():
+    there = [split for split in task.files if (folder / task.files[split]).exists() or not is_optional(task, split)]
+    for split in there:
+        name = task.files[split]
         files[split], table = check_file(task, split, folder / name, tokenizer)
         if table is not None:
             tables[split] = table
     shared = {
-        f"{split} in {other}": compare(tables[split], tables[other])
+        f"{split} in {other}": compare(tables[split], tables[other], task.file_format == "course")
         for split, other in (("dev", "train"), ("test", "train"), ("dev", "test"))
         if split in tables and other in tables
     }
@@ -108,17 +111,9 @@ def check_task(task: Task, folder: Path, tokenizer: BertTokenizer | None) -> dic
 
 def check_file(task: Task, split: str, path: Path, tokenizer: BertTokenizer | None) -> tuple[dict, Table | None]:
     """What one file holds, and its rows; only its errors, and None, if it can't be read to its end."""
-    label = None if split == "test" else task.label
     faults: list[InputError] = []
     try:
-        table = read_examples(
-            path,
-            columns=task.columns,
-            label=label,
-            label_kind=task.label_kind,
-            label_range=task.label_range,
-            faults=faults,
-        )
+        table = read_split(task, split, path, faults)
     except InputError as error:
         return {"path": str(path), "errors": [str(fault) for fault in (*faults, error)]}, None
     found = {
@@ -127,7 +122,7 @@ def check_file(task: Task, split: str, path: Path, tokenizer: BertTokenizer | No
         "origin": origin(path),
         "sha256": table.sha256,
         "rows": len(table),
-        "labels": count_labels(task, table) if label else None,
+        "labels": None if split == "test" else count_labels(task, table),
         "blank": blanks(task, table),
         "quotes": quotes(table),
         "repeated": repeats(table),
@@ -187,10 +182,10 @@ def repeats(table: Table) -> dict:
     }
 
 
-def compare(table: Table, other: Table) -> dict:
+def compare(table: Table, other: Table, ids_are_names: bool = True) -> dict:
     """Rows of `table` that stand in `other`, as [line, line there]; its distinct sentences that do; ids that both have.
 
-    sentences is None for single sentences, where rows says it.
+    sentences is None for single sentences, where rows says it. ids_are_names: not GLUE's, which are places in a file.
     """
     there: dict = {}
     for example in other:
@@ -200,7 +195,7 @@ def compare(table: Table, other: Table) -> dict:
     if table and table[0].second is not None:
         here, elsewhere = ({text for e in rows for text in (e.sentence, e.second)} for rows in (table, other))
         sentences = len(here & elsewhere)
-    ids = sorted({example.id for example in table} & {example.id for example in other})
+    ids = sorted({example.id for example in table} & {example.id for example in other}) if ids_are_names else []
     return {"rows": len(lines), "sentences": sentences, "lines": lines, "ids": ids}
 
 

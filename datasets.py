@@ -129,8 +129,8 @@ def read_examples(
     path = Path(path)
     if clean is None:
         clean = lower_and_strip if len(columns) == 1 else preprocess_string
-    content = _read_bytes(path)
-    rows = _rows(path, _decode(path, content))
+    content = read_bytes(path)
+    rows = _rows(path, decode_text(path, content))
     header, id_at, text_at, label_at = _columns(path, rows, columns, label)
     parse = _label_parser(label_kind, label_range or LABEL_RANGES[label_kind])
     labels: dict[str, int | float] = {}  # few distinct ones: each is parsed once
@@ -145,7 +145,7 @@ def read_examples(
 
     for line, row in rows:
         if len(row) != len(header):
-            wanted = f"wanted {len(header)} as in the header ({_list(header)})"
+            wanted = f"wanted {len(header)} as in the header ({listed(header)})"
             refuse(
                 line,
                 f"{len(row)} columns, {wanted}; separate columns with single tabs, and double quotes inside quotes",
@@ -183,15 +183,16 @@ def read_examples(
     return Table(path, examples, dropped, hashlib.sha256(content).hexdigest())
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """The whole file. Raises InputError where it can't be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise cannot("read", path, error) from error
 
 
-def _decode(path: Path, content: bytes) -> str:
-    """The text, without a byte-order mark."""
+def decode_text(path: Path, content: bytes) -> str:
+    """The text, without a byte-order mark. Raises InputError, naming the line, for what is not UTF-8 text."""
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
         text = content.decode("utf-8")
@@ -259,15 +260,16 @@ def _columns(path: Path, rows, columns: tuple[str, ...], label: str | None):
     missing = [name for name in wanted if name not in header]
     if missing:
         remedy = "separate the columns with tabs" if len(header) == 1 else "choose the file of this task and split"
-        raise InputError(f"{path}, line 1: no column {_list(missing)}; found {_list(header)}; {remedy}")
+        raise InputError(f"{path}, line 1: no column {listed(missing)}; found {listed(header)}; {remedy}")
     twice = [name for name in wanted if header.count(name) > 1]
     if twice:
-        raise InputError(f"{path}, line 1: column {_list(twice)} stands there twice; remove one of the two")
+        raise InputError(f"{path}, line 1: column {listed(twice)} stands there twice; remove one of the two")
     indexes = [header.index(name) for name in wanted]
     return header, indexes[0], indexes[1 : 1 + len(columns)], indexes[-1] if label else None
 
 
-def _list(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names as a message shows them: quoted, the first ten."""
     return ", ".join(quoted(name) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 

@@ -137,7 +137,7 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) 
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
-        train, dev, test = (splits[split].tokens for split in ("train", "dev", "test"))
+        train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
         passes = 3 * left.epochs * train + left.evaluations * dev + test
         if option == "finetune":
             operations += 2 * (encoder + head) * passes
@@ -148,7 +148,10 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) 
 
 def count_batches(data: dict, left: Left) -> int:
     """Batches of evaluation in all that is left."""
-    dev, test = (sum(len(list(s[split].chunks(EVALUATION_BATCH))) for s in data.values()) for split in ("dev", "test"))
+    dev, test = (
+        sum(len(list(s[split].chunks(EVALUATION_BATCH))) for s in data.values() if split in s)
+        for split in ("dev", "test")
+    )
     return left.evaluations * dev + test
 
 

@@ -1,6 +1,7 @@
 """Judgement: metrics, predictions joined by id, the course's prediction files and its evaluation functions.
 
-Metrics come from scikit-learn and scipy; file formats and function names are those of the CS 224N default project.
+Metrics come from scikit-learn and scipy; file formats and function names are those of the CS 224N default project, for
+GLUE's tasks those of its benchmark (Wang et al. 2018, arXiv 1804.07461).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import pearsonr
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 
 from batches import Batch, TaskData, prepared
@@ -36,7 +37,8 @@ from model import MultitaskBERT
 from tasks import PARA, SST, STS, Task
 
 EVALUATION_BATCH = 64
-ROW = re.compile(r"(\S+) , (\S+) ")
+ROWS = {"course": re.compile(r"(\S+) , (\S+) "), "glue": re.compile(r"(\S+)\t(\S+)")}
+ROW_WANTED = {"course": "'id , value ' (spaces included)", "glue": "an index, a tab and a label"}
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -49,6 +51,21 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(f1_score(labels, predictions, average="macro", zero_division=0))
 
 
+def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 of the class 1, of two classes, in [0, 1]; 0 where neither side has any of it."""
+    return float(f1_score(labels, predictions, zero_division=0))
+
+
+def acc_and_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean of accuracy and F1, which is GLUE's one number for MRPC."""
+    return (accuracy(labels, predictions) + f1(labels, predictions)) / 2
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Matthews' correlation in [-1, 1]; 0 where one side is constant."""
+    return float(matthews_corrcoef(labels, predictions))
+
+
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float | None:
     """Pearson's correlation in [-1, 1]; None where it is undefined: fewer than two rows, or one side constant."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
@@ -59,7 +76,14 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float | None:
     return value if np.isfinite(value) else None
 
 
-METRICS = {"accuracy": accuracy, "macro_f1": macro_f1, "pearson": pearson}
+METRICS = {
+    "accuracy": accuracy,
+    "macro_f1": macro_f1,
+    "f1": f1,
+    "acc_and_f1": acc_and_f1,
+    "matthews": matthews,
+    "pearson": pearson,
+}
 
 
 def check_known(tasks: Iterable[Task]) -> None:
@@ -141,11 +165,18 @@ def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write a prediction file: the course's header, then `{id} , {value} ` a row, in the data file's order."""
+    """Write a prediction file: the header, then a row each in the data file's order.
+
+    The course's rows are `{id} , {value} `; GLUE's are the index, a tab, and the label as its files spell it.
+    """
+    task = predictions.task
     with atomic_write(path) as file:
-        file.write(f"{predictions.task.header}\n")
+        file.write(f"{task.header}\n")
         for i, value in zip(predictions.ids, predictions.values.tolist(), strict=True):
-            file.write(f"{i} , {value} \n")
+            if task.file_format == "glue":
+                file.write(f"{i}\t{task.class_names[value] if task.class_names else value}\n")
+            else:
+                file.write(f"{i} , {value} \n")
 
 
 def read_predictions(path: Path, task: Task) -> dict[str, float]:
@@ -158,7 +189,7 @@ def read_predictions(path: Path, task: Task) -> dict[str, float]:
 
 
 def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]:
-    """id -> value. Raises InputError, naming file and line, for what is not written as the course writes it."""
+    """id -> value. Raises InputError, naming file and line, for what is not written as the course, or GLUE, has it."""
     try:
         lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -172,11 +203,10 @@ def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]
         raise InputError(f"{name}, line {len(lines)}: the last line has no end, so it is cut off: predict again")
     values: dict[str, float] = {}
     for number, line in enumerate(lines[1:-1], start=2):
-        match = ROW.fullmatch(line)
+        match = ROWS[task.file_format].fullmatch(line)
         if not match:
-            raise InputError(
-                f"{name}, line {number}: {quoted(line)}, wanted 'id , value ' (spaces included): write it so"
-            )
+            wanted = ROW_WANTED[task.file_format]
+            raise InputError(f"{name}, line {number}: {quoted(line)}, wanted {wanted}: write it so")
         key, text = match.groups()
         if key in values:
             raise InputError(f"{name}, line {number}: id {quoted(key)} for the second time: predict each id once")
@@ -187,6 +217,10 @@ def parse_predictions(task: Task, content: bytes, name: str) -> dict[str, float]
 def _value(task: Task, text: str, where: str) -> float:
     """A prediction as a number. Raises InputError where a task's values are others."""
     low, high = task.label_range
+    if task.class_names:
+        if text in task.class_names:
+            return float(task.class_names.index(text))
+        raise InputError(f"{where}: {quoted(text)}, wanted one of {', '.join(task.class_names)}: predict again")
     whole = r"[0-9]+" if task.label_kind == "class" else r"[0-9]+(\.0+)?"
     if task.label_kind == "score":
         value = float(text) if NUMBER.fullmatch(text) else math.nan

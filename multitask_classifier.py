@@ -28,7 +28,6 @@ from batches import TaskData
 from bert import BertConfig, BertModel
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared, shared_rows
-from datasets import read_examples
 from distributed import ALONE, Processes, find_processes, joined
 from errors import InputError
 from estimate import describe_cost
@@ -53,7 +52,8 @@ from options import (
 from precision import Precision, choose_precision
 from run import ROOT, Run, environment, new_name, predicted
 from sampling import make_schedule
-from tasks import TASKS, Task, leaderboard_score, parse_tasks
+from task_files import is_optional, read_split
+from tasks import TASKS, Task, leaderboard_score, parse_tasks, selection_score
 from tokenizer import BertTokenizer
 from training import Stopped, Trainer, TrainingOptions, on_signals
 
@@ -79,17 +79,18 @@ class Job:
 
 
 def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, tokenizer: BertTokenizer) -> dict:
-    """Read and tokenize every file of the tasks. Raises InputError for the first that can't be used."""
+    """Read and tokenize every file of the tasks, GLUE's test files only if they are there.
+
+    Raises InputError for the first that can't be used.
+    """
     data, paths = {}, input_paths(args, tasks, folder)
     refuse_mixture(paths.values())
     for task in tasks:
         tables = {}
         for split in SPLITS:
-            path = short(paths[task.name, split])
-            label = None if split == "test" else task.label
-            tables[split] = read_examples(
-                path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range
-            )
+            path, given = Path(short(paths[task.name, split])), getattr(args, f"{task.name}_{split}")
+            if given or path.exists() or not is_optional(task, split):
+                tables[split] = read_split(task, split, path)
         if args.exclude_shared:
             tables["train"] = exclude_shared(*tables.values())
         data[task.name] = {
@@ -225,7 +226,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         found = {name: predict(model, splits["dev"], processes=processes) for name, splits in data.items()}
         scores = {name: p.score for name, p in found.items()}
         row = {"dev": {name: {"loss": p.loss, **p.scores} for name, p in found.items()}}
-        return leaderboard_score(scores), row, "   ".join(describe_score(p) for p in found.values())
+        return selection_score(scores), row, "   ".join(describe_score(p) for p in found.values())
 
     options = TrainingOptions(
         epochs=args.epochs,
@@ -293,7 +294,7 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
     """Predict dev and test with the best model into the run's folder. Returns what was predicted on dev."""
     dev = {}
     for task in tasks:
-        for split in ("dev", "test"):
+        for split in [split for split in ("dev", "test") if split in job.data[task.name]]:
             found = predict(model, job.data[task.name][split], processes=job.processes)
             if job.processes.first:
                 write_predictions(folder / "predictions" / task.predictions_file(split), found)
@@ -311,6 +312,7 @@ def hand_over(job: Job, folder: Path, say) -> list[Path]:
         output_path(job.args, task, split): (folder / "predictions" / task.predictions_file(split)).read_bytes()
         for task in job.tasks
         for split in ("dev", "test")
+        if split in job.data[task.name]
         if job.args.epochs or getattr(job.args, f"{task.name}_{split}_out")
     }
     atomic_write_all(contents)
@@ -348,9 +350,11 @@ def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predicti
     say(line("dev", "metric", "untrained", "trained"))
     for name, found in dev.items():
         say(line(found.task.title, found.task.metric, show(untrained[name]), show(found.score)))
+    scores = {name: found.score for name, found in dev.items()}
     if set(dev) == {"sst", "para", "sts"}:
-        score = leaderboard_score({name: found.score for name, found in dev.items()})
-        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(score)))
+        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(leaderboard_score(scores))))
+    elif len(dev) > 1 and any(task.file_format == "glue" for task in job.tasks):
+        say(line("mean", "", show(selection_score(untrained)), show(selection_score(scores))))
 
 
 def refuse_changes(run: Run, config: dict) -> None:

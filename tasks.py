@@ -1,8 +1,9 @@
 """Tasks as data: one entry says all that training, prediction files and the data check need to know of a task.
 
 File formats and prediction headers are those of the CS 224N default project (its spelling of "Similiary" included).
-Other files name a task only where the course does: its evaluation functions, its model's methods, its submission and
-leaderboard score, and the default of --tasks.
+The GLUE tasks' files, metrics and predictions are those of the benchmark's own distribution (Wang et al. 2018, arXiv
+1804.07461). Other files name a task only where the course does: its evaluation functions, its model's methods, its
+submission and leaderboard score, and the default of --tasks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from errors import InputError, quoted
 SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
 PAIR_ENCODINGS = ("separate", "joint")
+FILE_FORMATS = ("course", "glue")
 # What a loss or metric can say something of; one that is not listed here may be given any kind of label.
 KINDS_OF = {
     "cross_entropy": ("class",),
@@ -22,7 +24,11 @@ KINDS_OF = {
     "negative_pearson": ("binary", "score"),
     "accuracy": ("class", "binary"),
     "macro_f1": ("class", "binary"),
+    "matthews": ("class", "binary"),
+    "f1": ("class", "binary"),
+    "acc_and_f1": ("class", "binary"),
 }
+OF_TWO_CLASSES = ("f1", "acc_and_f1")  # of the class 1
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,9 @@ class Task:
     the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are reported.
     attention: kind and number of the poster's attention layers. pair_encoding: how a pair is encoded if nothing else is
     asked for: separate, two sentences; joint, one sequence `[CLS] a [SEP] b [SEP]` (Devlin et al. 2018, section 4.1),
-    which is from there on treated like a single sentence.
+    which is from there on treated like a single sentence. file_format: whose layout data and prediction files have, the
+    course's or GLUE's. class_names: what the classes are called in the files, from class 0 on; () if by their numbers.
+    without_header: the columns of GLUE's labelled files that begin without naming them.
 
     Raises InputError where these contradict each other.
     """
@@ -55,6 +63,9 @@ class Task:
     output_size: int | None = None
     output_multiple: int = 1
     pair_encoding: str = "separate"
+    file_format: str = "course"
+    class_names: tuple[str, ...] = ()
+    without_header: tuple[str, ...] = ()
 
     def __post_init__(self):
         for fault in self._faults():
@@ -74,6 +85,13 @@ class Task:
         for what, name in (("loss", self.loss), *(("metrics", name) for name in self.metrics)):
             if self.label_kind not in KINDS_OF.get(name, LABEL_KINDS):
                 yield f"{what} {name} is for labels of kind {' or '.join(KINDS_OF[name])}, not {self.label_kind}"
+        for name in {*self.metrics}.intersection(OF_TWO_CLASSES):
+            if self.label_range != (0, 1):
+                yield f"metric {name} is of two classes, and label_range is {self.label_range}"
+        if self.class_names and len(self.class_names) != self.output_size:
+            yield f"class_names are {len(self.class_names)}; wanted {self.output_size}, as output_size says, or none"
+        if self.file_format not in FILE_FORMATS:
+            yield f"file_format is {quoted(self.file_format)}; wanted one of {', '.join(FILE_FORMATS)}"
         if self.metric not in self.metrics:
             yield f"metric {quoted(self.metric)} is not among its metrics ({', '.join(self.metrics)}): add it there"
         kind, layers = self.attention
@@ -115,7 +133,13 @@ class Task:
         return (rows, self.output_size) if self.label_kind == "class" else (rows,)
 
     def predictions_file(self, split: str) -> str:
-        """Name of the CSV with this task's predictions, in the course's predictions/ folder."""
+        """Name of the file with this task's predictions, in the predictions/ folder.
+
+        The course's, or for test the one that GLUE's server looks for in a submission: CoLA.tsv.
+        """
+        if self.file_format == "glue":
+            folder = self.files[split].split("/")[0]
+            return f"{folder}.tsv" if split == "test" else f"{folder}-{split}.tsv"
         return f"{self.name}-{split}-output.csv"
 
     def leaderboard(self, value: float | None) -> float:
@@ -192,8 +216,61 @@ CFIMDB = Task(
     output_size=2,
 )
 
+
+def _glue(
+    name: str, title: str, folder: str, columns: tuple[str, ...], label: str, metrics: tuple[str, ...], **more
+) -> Task:
+    """A GLUE task of two classes, whose first metric selects; no attention layers if none are asked for."""
+    return Task(
+        name=name,
+        title=title,
+        files={split: f"{folder}/{split}.tsv" for split in SPLITS},
+        columns=columns,
+        label=label,
+        label_kind="class",
+        label_range=(0, 1),
+        loss="cross_entropy",
+        metric=metrics[0],
+        metrics=metrics,
+        header="index\tprediction",
+        attention=("cross" if len(columns) == 2 else "self", 0),
+        output_size=2,
+        pair_encoding="joint",
+        file_format="glue",
+        **more,
+    )
+
+
+COLA = _glue(
+    "cola",
+    "acceptability (CoLA)",
+    "CoLA",
+    ("sentence",),
+    "acceptability",
+    ("matthews", "accuracy"),
+    without_header=("source", "acceptability", "mark", "sentence"),
+)
+MRPC = _glue(
+    "mrpc",
+    "paraphrase (MRPC)",
+    "MRPC",
+    ("#1 String", "#2 String"),
+    "Quality",
+    ("acc_and_f1", "accuracy", "f1"),
+)
+RTE = _glue(
+    "rte",
+    "entailment (RTE)",
+    "RTE",
+    ("sentence1", "sentence2"),
+    "label",
+    ("accuracy",),
+    class_names=("entailment", "not_entailment"),
+)
+SST2 = _glue("sst2", "sentiment (SST-2)", "SST-2", ("sentence",), "label", ("accuracy",))
+
 # Adding a task is one entry.
-TASKS = {task.name: task for task in (SST, PARA, STS, CFIMDB)}
+TASKS = {task.name: task for task in (SST, PARA, STS, CFIMDB, COLA, MRPC, RTE, SST2)}
 
 
 def parse_tasks(names: str) -> tuple[Task, ...]:
@@ -211,3 +288,13 @@ def parse_tasks(names: str) -> tuple[Task, ...]:
 def leaderboard_score(scores: dict[str, float | None]) -> float:
     """The course's score: the mean over tasks of the metric, correlations as (r + 1) / 2. task name -> metric value."""
     return sum(TASKS[name].leaderboard(value) for name, value in scores.items()) / len(scores)
+
+
+def selection_score(scores: dict[str, float | None]) -> float:
+    """What the best epoch is chosen by: the course's score where all tasks are of its leaderboard.
+
+    For other tasks the mean of the metrics that select, an undefined one as 0.
+    """
+    if set(scores) <= {SST.name, PARA.name, STS.name}:
+        return leaderboard_score(scores)
+    return sum(value or 0.0 for value in scores.values()) / len(scores)

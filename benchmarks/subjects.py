@@ -17,9 +17,10 @@ import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
 from course_data import choose_data
-from datasets import Example, Table, read_examples
+from datasets import Example, Table
 from estimate import linear_weights
 from poolers import masked_mean
+from task_files import read_split
 from tasks import TASKS
 from tokenizer import BertTokenizer
 
@@ -40,13 +41,7 @@ def load_encoder(name: str) -> tuple[BertModel, BertTokenizer, dict]:
 def read_rows(name: str, split: str, folder: Path | None) -> tuple[Table, dict]:
     """A task's file from the folder, or from what training would choose; and what a row says of it."""
     task, (folder, why) = TASKS[name], choose_data(folder)
-    table = read_examples(
-        folder / task.files[split],
-        columns=task.columns,
-        label=task.label,
-        label_kind=task.label_kind,
-        label_range=task.label_range,
-    )
+    table = read_split(task, split, folder / task.files[split])
     print(f"{task.title}, {split}: {len(table):,} rows of {table.path.name} ({why})")
     return table, {"file": table.path.name, "rows": len(table), "sha256": table.sha256}
 

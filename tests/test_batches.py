@@ -38,7 +38,7 @@ def table(task, texts=TEXTS, labels=True):
     return Table(Path("made up"), [Example(f"id{i}", *row, i + 2) for i, row in enumerate(rows)], [], "")
 
 
-@pytest.fixture(params=list(TASKS))
+@pytest.fixture(params=list(LABELS))
 def task(request):
     return TASKS[request.param]
 

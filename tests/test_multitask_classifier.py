@@ -309,7 +309,7 @@ def test_stopped_before_anything_was_written(command, root, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(multitask_classifier, "read_examples", interrupt)
+    monkeypatch.setattr(multitask_classifier, "read_split", interrupt)
     stopped = command()
     assert (stopped.code, stopped.err) == (130, "stopped before anything was written\n")
     assert not (root / "runs").exists()
