@@ -13,7 +13,7 @@ from torch import nn
 
 from errors import InputError
 from packed import Layout, dropout
-from poolers import make_pooler
+from poolers import POOLERS, make_pooler
 from task_attention import ATTENTION_LAYERS
 from tasks import Task
 
@@ -155,6 +155,15 @@ class TaskHead(nn.Module):
     def represent(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """The sentence vectors (S, H)."""
         return self.pooler(*self._pooled(states, layout))
+
+    def weigh(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
+        """How much the pooler takes of each token, (S, T); 0 at padding. Raises InputError for one that weighs none."""
+        if not hasattr(self.pooler, "weigh"):
+            kinds = ", ".join(name for name, kind in POOLERS.items() if hasattr(kind, "weigh"))
+            raise InputError(
+                f"pooler {self.config.pooler} of {self.task.name} weighs no tokens: train with --pooler {kinds}"
+            )
+        return self.pooler.weigh(*self._pooled(states, layout))
 
     def _pooled(
         self, states: tuple[torch.Tensor, ...], layout: Layout
