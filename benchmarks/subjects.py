@@ -57,6 +57,17 @@ def part_of(table: Table, rows: int) -> Table:
     return Table(table.path, table.examples[:rows], [], table.sha256)
 
 
+def draw_batches(data: TaskData, size: int, count: int) -> dict[str, list[np.ndarray]]:
+    """`count` random batches, and as many of rows sorted by length, in random order; where there are fewer, all."""
+    random = np.random.default_rng(0)
+    # Of a pair the longer side first: it is what a padded batch is as wide as, so this order is the best for theirs.
+    longest = np.array([[len(ids) for ids in side] for side in data.sentences]).max(axis=0)
+    orders = {"random": random.permutation(len(data)), "sorted": np.lexsort((-data.lengths, -longest))}
+    batches = {name: [order[i : i + size] for i in range(0, len(order), size)] for name, order in orders.items()}
+    chosen = random.permutation(len(batches["sorted"]))[:count]
+    return {"random": batches["random"][:count], "sorted": [batches["sorted"][i] for i in chosen]}
+
+
 def sentence_lengths(data: TaskData, rows: np.ndarray) -> np.ndarray:
     """Tokens of every sentence of these rows; a pair has two."""
     return np.array([len(side[row]) for side in data.sentences for row in rows])

@@ -31,7 +31,15 @@ except ImportError:
     transformers = None
 measure.find_ours()  # what is imported below is found only now
 
-from subjects import EMBEDDED, MODEL_HELP, forward_operations, load_encoder, load_rows, sentence_lengths  # noqa: E402
+from subjects import (  # noqa: E402
+    EMBEDDED,
+    MODEL_HELP,
+    draw_batches,
+    forward_operations,
+    load_encoder,
+    load_rows,
+    sentence_lengths,
+)
 
 from batches import TaskData  # noqa: E402
 from bert import BertModel  # noqa: E402
@@ -133,17 +141,6 @@ def largest_difference(ours: Ours, theirs: Theirs, data: TaskData, rows: np.ndar
     if not difference < 1e-3:
         sys.exit(f"error: the encodings differ by {difference}: the contestants don't compute the same thing")
     return difference
-
-
-def draw_batches(data: TaskData, size: int, count: int) -> dict[str, list[np.ndarray]]:
-    """`count` random batches, and as many of rows sorted by length, in random order; where there are fewer, all."""
-    random = np.random.default_rng(0)
-    # Of a pair the longer side first: it is what a padded batch is as wide as, so this order is the best for theirs.
-    longest = np.array([[len(ids) for ids in side] for side in data.sentences]).max(axis=0)
-    orders = {"random": random.permutation(len(data)), "sorted": np.lexsort((-data.lengths, -longest))}
-    batches = {name: [order[i : i + size] for i in range(0, len(order), size)] for name, order in orders.items()}
-    chosen = random.permutation(len(batches["sorted"]))[:count]
-    return {"random": batches["random"][:count], "sorted": [batches["sorted"][i] for i in chosen]}
 
 
 def race(contestants: dict[str, Contestant], data: TaskData, arguments: argparse.Namespace, device) -> dict:

@@ -264,6 +264,44 @@ def test_scale(bench, tiny_folder):
     assert "train, 20 tokens" in printed
 
 
+def test_pooler_speed(bench, tiny_folder):
+    poolers = ["mean", "attentive_cls", "weighted_layers"]
+    options = ("--model", tiny_folder, "--data", SAMPLE, "--poolers", ",".join(poolers), "--batch_size", 4)
+    row, printed = bench("pooler_speed", *options, "--rounds", 2, "--threads", 1)
+    assert list(row["poolers"]) == ["cls", *poolers, "cls, whole last layer"]
+    for name, found in row["poolers"].items():
+        assert is_spread(found["ms"]) and name in printed
+        assert found["over_cls_quartiles"][0] <= found["over_cls"] <= found["over_cls_quartiles"][1]
+    assert row["poolers"]["cls"]["over_cls"] == row["poolers"]["cls, whole last layer"]["over_whole"] == 1.0
+    assert (row["batch_size"], row["data"]["rows"]) == (4, 220)
+
+
+def test_every_pooler_is_raced_on_one_encoder_and_learns(measure, tiny):
+    """Each step trains its own head and the encoder that all share, and only cls's other form computes the rest."""
+    import pooler_speed
+    from subjects import draw_batches
+
+    from batches import TaskData
+    from packed import SWITCHES
+    from tasks import SST
+
+    arguments = pooler_speed.parse(["--poolers", "max,gem", "--rounds", "2", "--batch_size", "2"])
+    models = pooler_speed.build(arguments, tiny(), torch.device("cpu"))
+    tokenizer = BertTokenizer({p: i for i, p in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split())})
+    table = read_examples(SAMPLE / SST.files["train"], label="sentiment")
+    data = TaskData(SST, table, tokenizer, max_length=20)
+    assert len(draw_batches(data, 2, 2)["random"]) == 2
+    before = {name: model.heads["sst"].output.weight.clone() for name, model in models.items()}
+    seen, encode = [], models["cls"].bert.encode
+    models["cls"].bert.encode = lambda *given, **named: seen.append(SWITCHES.first_only) or encode(*given, **named)
+    seconds = pooler_speed.race(arguments, models, data, torch.device("cpu"))
+    assert list(seconds) == ["cls", "max", "gem", "cls, whole last layer"]
+    assert seen.count(False) == 4 and seen.count(True) == 12 and SWITCHES.first_only  # two rounds, and two to warm up
+    assert len({id(model.bert) for model in models.values()}) == 1
+    for name, model in models.items():
+        assert not torch.equal(model.heads["sst"].output.weight, before[name])
+
+
 def test_the_stream_starts_again_and_ends_where_asked(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import scale
