@@ -44,6 +44,8 @@ class HeadConfig:
             raise InputError(f"attention_layers is {layers!r}; wanted a whole number, 0 or more")
         if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise InputError(f"dropout_prob is {p!r}; wanted a probability from 0 to 1")
+        if not isinstance(self.joint, bool):
+            raise InputError(f"joint is {self.joint!r}; wanted true or false")
 
 
 class TaskHead(nn.Module):

@@ -110,7 +110,8 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
             if rows.truncated:
                 notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
             parts.append(f"{split} {len(rows):,}" + (f" ({'; '.join(notes)})" if notes else ""))
-        say(f"           {task.name:<7}{', '.join(parts)}")
+        joint = "; a pair is one sequence" if data[task.name]["train"].joint else ""
+        say(f"           {task.name:<7}{', '.join(parts)}{joint}")
     shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
     counts = ", ".join(f"{name} {count:,}" for name, count in shared.items() if count)
     if counts:

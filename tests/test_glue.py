@@ -177,7 +177,7 @@ def test_all_four_train_jointly_and_are_predicted(command, tmp_path):
     names = [task.name for task in GLUE]
     code, out, err = command(f"--tasks {','.join(names)} --option finetune --pooler attentive_cls --epochs 2 --lr 1e-3")
     assert code == 0, err
-    assert "rte    train 12, dev 6, test 2" in out and "cola   train 12, dev 6\n" in out
+    assert "rte    train 12, dev 6, test 2; a pair is one sequence\n" in out and "cola   train 12, dev 6\n" in out
     found = {path.name for path in (tmp_path / "predictions").iterdir()}
     assert found == {"CoLA-dev.tsv", "MRPC-dev.tsv", "RTE-dev.tsv", "SST-2-dev.tsv", "RTE.tsv"}
     assert list(read_predictions(tmp_path / "predictions" / "RTE.tsv", RTE)) == ["0", "5"]

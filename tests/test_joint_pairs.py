@@ -50,6 +50,8 @@ def test_which_pairs_are_joint():
     assert [JOINT.is_joint(choice) for choice in (None, "joint", "separate")] == [True, True, False]
     assert [PARA.is_joint(choice) for choice in (None, "joint", "separate")] == [False, True, False]
     assert not SST.is_joint("joint")
+    with pytest.raises(InputError, match="joint is 'yes'; wanted true or false"):
+        HeadConfig(0, joint="yes")
     with pytest.raises(InputError, match="pair_encoding is 'both'; wanted one of separate, joint"):
         dataclasses.replace(PARA, pair_encoding="both")
 
