@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from locks import fcntl, is_still, take_lock
 
 # Left free on the disk for everything else that a run writes: bert-base's weights and a checkpoint take 2 GB.
 MARGIN = 2 * 10**9
@@ -81,13 +78,13 @@ class DiskCache:
         while True:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                if not _lock(descriptor, wait=False):
+                if not take_lock(descriptor, wait=False):
                     holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
                     if not told:
                         wait(holder)
                     told = True
-                    _lock(descriptor, wait=True)
-                if _is_still(lock, descriptor):
+                    take_lock(descriptor, wait=True)
+                if is_still(lock, descriptor):
                     os.ftruncate(descriptor, 0)
                     os.write(descriptor, f"{os.getpid()}\n".encode())
                     break
@@ -115,8 +112,8 @@ class DiskCache:
             # Not the process's number: two containers on one disk may both have number 1.
             temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
             file = open(temporary, "xb")
-            _lock(file.fileno(), wait=True)
-            if not fcntl or _is_still(temporary, file.fileno()):
+            take_lock(file.fileno(), wait=True)
+            if not fcntl or is_still(temporary, file.fileno()):
                 break
             file.close()  # swept away before it was locked
         try:
@@ -144,8 +141,8 @@ class DiskCache:
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
             except OSError:  # not there, or not to be read: then it is made (again)
                 return None
-            _lock(descriptor, wait=True, shared=True)
-            if not fcntl or _is_still(path, descriptor):
+            take_lock(descriptor, wait=True, shared=True)
+            if not fcntl or is_still(path, descriptor):
                 break
             os.close(descriptor)
         if os.fstat(descriptor).st_size != size:
@@ -171,27 +168,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _lock(descriptor: int, wait: bool, shared: bool = False) -> bool:
-    """Whether the lock was taken; where the file system knows none, it always is."""
-    if not fcntl:
-        return True
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the file is the one that is open."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager

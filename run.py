@@ -22,11 +22,7 @@ from safetensors.torch import load_file, save
 
 from errors import InputError
 from files import atomic_write, cannot, read_json, remove_temporaries, write_json
-
-try:
-    import fcntl
-except ImportError:  # Windows: runs are not locked there
-    fcntl = None
+from locks import fcntl, is_still, take_lock
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
@@ -76,12 +72,12 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             while descriptor is None:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                if fcntl and not _lock(descriptor):
+                if fcntl and not take_lock(descriptor, wait=False):
                     holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
                     raise InputError(
                         f"{self.folder} is being trained by process {holder}: wait until it has ended, or stop it first"
                     )
-                if fcntl and not _is_still(path, descriptor):  # its holder has ended, and taken the file along
+                if fcntl and not is_still(path, descriptor):  # its holder has ended, and taken the file along
                     os.close(descriptor)
                     descriptor = None
             os.ftruncate(descriptor, 0)
@@ -182,25 +178,6 @@ def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterab
         if how_many(file.is_file() and file.read_bytes() == content for file, content in files):
             return config.parent
     return None
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds the lock; where the file system knows none, nobody does."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the file is the one that is open."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
