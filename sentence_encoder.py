@@ -33,12 +33,18 @@ BLOCK = 8192  # texts tokenized and sorted by length at a time: more would need 
 SHORTEST = 3  # [CLS], [SEP], and something between them
 
 
-def padded(sentences: Sequence[np.ndarray]) -> tuple[torch.Tensor, Layout]:
-    """Token ids of B sentences, one array each -> (B, T) int64, 0 at padding, and which of them are real."""
+def pad(sentences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """B arrays of integers -> (B, T) int64, 0 at padding, and (B, T) bool, which of them are real."""
     lengths = np.array([len(ids) for ids in sentences])
     ids = np.zeros((len(sentences), lengths.max()), dtype=np.int64)
     real = np.arange(ids.shape[1]) < lengths[:, None]  # (B, T)
     ids[real] = np.concatenate(sentences)
+    return ids, real
+
+
+def padded(sentences: Sequence[np.ndarray]) -> tuple[torch.Tensor, Layout]:
+    """Token ids of B sentences -> (B, T) and its layout, as BertModel.encode takes them."""
+    ids, real = pad(sentences)
     return torch.from_numpy(ids), Layout.of(torch.from_numpy(real))
 
 
