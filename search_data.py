@@ -300,9 +300,7 @@ def _read_cranfield(corpus: Corpus) -> Iterator[Document]:
             if not number.isdecimal():
                 raise InputError(f"{corpus.path}, line {line}: {quoted(text)}, wanted .I and a number; correct it")
         elif number is None:
-            raise InputError(
-                f"{corpus.path}, line {line}: {quoted(text)}, wanted .I and a number: not Cranfield's file"
-            )
+            raise InputError(f"{corpus.path}, line {line}: {quoted(text)}, wanted .I and a number; correct it")
         elif len(text.rstrip()) == 2 and text[0] == "." and text[1].isupper():
             tag = text[1]
         else:
