@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from errors import InputError
+from layer_attention import LayerAttention
 from pooling import Pooler, masked_max, masked_mean
 
 TOP = 3  # values a dimension that top_k averages: more come close to the mean, one is the maximum
@@ -236,20 +237,58 @@ POOLERS: dict[str, type[Pooler]] = {
     "top_k": TopK,
     "weighted_layers": WeightedLayers,
     "gem": GeneralizedMean,
+    "layer_attention": LayerAttention,
 }
 
 
-def make_pooler(name: str, hidden_size: int, encoder_layers: int = 12) -> Pooler:
+def make_pooler(name: str, hidden_size: int, encoder_layers: int = 12, /, **options: str) -> Pooler:
     """The pooler of that name, for an encoder of so many layers (default: BERT-base's).
 
-    Raises InputError for an unknown one, listing the known, and for one that reads more layers than there are.
+    options: those of its options (`Pooler.options`) that are not to be the default.
+    Raises InputError for an unknown pooler or option, listing the known, and for a pooler that reads more layers than
+    there are.
     """
-    if name not in POOLERS:
-        raise InputError(f"--pooler {name}: not known; known: {', '.join(POOLERS)}")
+    resolved = resolve_options(name, options)
     wanted = POOLERS[name].layers_wanted
     if wanted is not None and wanted > encoder_layers:
         raise InputError(
             f"--pooler {name}: reads the last {wanted} layers, and this encoder has {encoder_layers}: choose another "
             f"of {', '.join(POOLERS)}"
         )
-    return POOLERS[name].build(hidden_size, encoder_layers)
+    return POOLERS[name].build(hidden_size, encoder_layers, **resolved)
+
+
+def resolve_options(name: str, options: dict[str, str] | None = None) -> dict[str, str]:
+    """Every option of the pooler of that name: as given, the others their defaults; {} for a pooler that has none.
+
+    Raises InputError for an unknown pooler, option or value, listing the known.
+    """
+    if name not in POOLERS:
+        raise InputError(f"--pooler {name}: not known; known: {', '.join(POOLERS)}")
+    known, given = POOLERS[name].options, options or {}
+    for option, value in given.items():
+        if not known:
+            others = ", ".join(other for other, kind in POOLERS.items() if kind.options)
+            raise InputError(
+                f"--pooler_options {option}={value}: pooler {name} takes none: leave it out, or choose {others}"
+            )
+        if value not in known.get(option, ()):
+            wanted = ", ".join(f"{option}={'|'.join(values)}" for option, values in known.items())
+            raise InputError(f"--pooler_options {option}={value}: not known; {name} takes {wanted}")
+    return {option: given.get(option, values[0]) for option, values in known.items()}
+
+
+def parse_options(text: str | None) -> dict[str, str]:
+    """`query=last,scale=sqrt` -> {"query": "last", "scale": "sqrt"}, for `resolve_options` to judge.
+
+    Raises InputError for what has no such form, and for an option that is named twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(",") if text is not None else ():
+        option, equals, value = (word.strip() for word in part.partition("="))
+        if not (option and equals and value):
+            raise InputError(f"--pooler_options {text}: {part!r} is not understood; wanted OPTION=VALUE,OPTION=VALUE")
+        if option in found:
+            raise InputError(f"--pooler_options {text}: {option} is named twice; name each option once")
+        found[option] = value
+    return found

@@ -40,19 +40,22 @@ class Pooler(nn.Module):
     layers_wanted: how many hidden states it is called with, counted from the last; None: all L + 1, the embedding
     output first. Behind attention layers they are the encoder's, the last one replaced by the attention layers' output.
     first_token_only: whether it reads nothing but the first token of each sentence, so that no other need be computed.
+    options: what can be chosen, name -> the values, its default first; `__init__` takes them as keyword arguments.
+    Features may not depend on them.
     """
 
     layers_wanted: int | None = 1
     first_token_only = False
+    options: dict[str, tuple[str, ...]] = {}
 
     def __init__(self, hidden_size: int):
         """hidden_size: H, of the hidden states and of the result."""
         super().__init__()
 
     @classmethod
-    def build(cls, hidden_size: int, encoder_layers: int) -> Pooler:
+    def build(cls, hidden_size: int, encoder_layers: int, **options: str) -> Pooler:
         """One for an encoder of L = encoder_layers layers, for those whose parameters depend on it."""
-        return cls(hidden_size)
+        return cls(hidden_size, **options)
 
     @property
     def has_features(self) -> bool:
