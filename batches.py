@@ -205,8 +205,11 @@ class TaskData:
         input_ids, types = split_segments(torch.from_numpy(padded))
         return Batch(self.task, ids, input_ids, layout, labels, states, token_type_ids=types)
 
-    def parts(self, rows: np.ndarray, most: int | None, device: torch.device) -> list[Batch]:
-        """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`."""
+    def parts(self, rows: np.ndarray, most: int | None, device: torch.device, epoch: int = 0) -> list[Batch]:
+        """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`.
+
+        epoch: the one that asks, for data that are others in each; these are not.
+        """
         if not len(rows):
             return []
         found = [self.batch(part) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]

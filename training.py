@@ -42,7 +42,9 @@ class TrainingOptions:
 
     lr: peak learning rate. decay: constant or linear. warmup: share of all steps. clip: largest gradient norm, 0 none.
     save_every: minutes between checkpoints within an epoch. micro_batch: most rows that go through the model at once,
-    0 for the whole batch; the gradient is the same.
+    0 for the whole batch; the gradient is the same. evaluate_every: steps between evaluations within an epoch, 0 for
+    none but that at its end. patience: evaluations one after the other without a better score after which training
+    ends, 0 for no such end.
     """
 
     epochs: int = 10
@@ -54,6 +56,8 @@ class TrainingOptions:
     seed: int = 11711
     save_every: float = 10.0
     micro_batch: int = 0
+    evaluate_every: int = 0
+    patience: int = 0
 
 
 class Stopped(Exception):
@@ -64,8 +68,9 @@ class Stopped(Exception):
 class Progress:
     """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation.
 
+    best_epoch: in which the best was found, 1 for the first, 0 for none yet. without_better: evaluations since then.
     micro_batch: rows that go through the model at once, 0 for all; smaller than asked for where memory ran out.
-    losses: task -> sum of this epoch's losses, and how many they are.
+    losses: task -> sum of the losses since the last evaluation, and how many they are.
     """
 
     epoch: int = 0
@@ -77,13 +82,15 @@ class Progress:
     history: list[dict] = field(default_factory=list)
     micro_batch: int = 0
     losses: dict[str, list[float]] = field(default_factory=dict)
+    without_better: int = 0
 
 
 class Trainer:
     """Trains a model and leaves its best state in run.best.
 
     data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words).
-    save_best() writes run.best. With several processes, each calls everything, and rank 0 alone writes files.
+    save_best() writes run.best. gradients: Gradients, or what is called and computes gradients as it does. With several
+    processes, each calls everything, and rank 0 alone writes files.
     """
 
     def __init__(
@@ -97,6 +104,7 @@ class Trainer:
         options: TrainingOptions,
         precision: Precision = FULL,
         processes: Processes = ALONE,
+        gradients: Callable[..., Gradients] = Gradients,
     ):
         self.model, self.data, self.schedule = model, data, schedule
         self.evaluate, self.save_best, self.run, self.options = evaluate, save_best, run, options
@@ -104,7 +112,7 @@ class Trainer:
         self.learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer = AdamW(list(self.learning.values()), lr=options.lr, weight_decay=options.weight_decay)
         self.scaler = precision.scaler(model.device)
-        self.gradients = Gradients(model.device, model.outputs, self.scaler.scale, processes)
+        self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
         self.progress = Progress(micro_batch=options.micro_batch)
         self.interrupted = False
@@ -124,14 +132,21 @@ class Trainer:
             if not progress.history:
                 self._evaluate(say)
                 self._save()
-            while progress.epoch < self.options.epochs:
+            while progress.epoch < self.options.epochs and not self._out_of_patience():
                 self._train_epoch(say)
+                if self._out_of_patience():  # in the middle of the epoch
+                    break
                 progress.epoch, progress.step = progress.epoch + 1, 0
                 self._evaluate(say)
                 self._save()
                 if self._asked(self.interrupted)[0]:
                     raise Stopped
+        if self._out_of_patience():
+            say(f"stopping early: {progress.without_better} evaluations without a better score")
         return progress
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.options.patience <= self.progress.without_better
 
     def _train_epoch(self, say: Callable[[str], None]) -> None:
         progress, options = self.progress, self.options
@@ -165,12 +180,23 @@ class Trainer:
                 if bar.disable and now - said >= SAY_EVERY:  # not a terminal: a line now and then
                     say(f"{name:>10}  step {progress.step:,} of {len(steps):,}: loss {words}")
                     said = now
+                due = options.evaluate_every and progress.step % options.evaluate_every == 0
+                if due and progress.step < len(steps):  # at the end of the epoch there is one anyway
+                    self._read_losses()
+                    with tqdm.external_write_mode():
+                        self._evaluate(say)
+                    self.model.train()
+                    mark = time.monotonic()
+                    began += mark - now
+                given_up = self._out_of_patience()
                 stop, save = self._asked(self.interrupted, now - self.saved_at > 60 * options.save_every)
-                if stop or save:
+                if stop or save or given_up:
                     self._save()
                     mark = time.monotonic()
                 if stop:
                     raise Stopped
+                if given_up:
+                    return
 
     # One step.
 
@@ -178,7 +204,7 @@ class Trainer:
         """This process's rows of a step's batch, in micro-batches."""
         task, rows = step
         own = self.processes.shares(rows)[self.processes.rank]
-        return self.data[task].parts(own, self.progress.micro_batch, self.model.device)
+        return self.data[task].parts(own, self.progress.micro_batch, self.model.device, self.progress.epoch)
 
     def _gradient(self, task: str, rows: np.ndarray, parts: list[Batch], say: Callable[[str], None]) -> torch.Tensor:
         """Put the gradient of the batch's loss in place, in smaller parts where memory runs out; returns the loss."""
@@ -241,16 +267,19 @@ class Trainer:
         progress, first = self.progress, self.processes.first
         self._refuse_broken_weights()
         score, row, words = self.evaluate()
-        learned = progress.epoch > 0 or self.options.epochs == 0
+        learned = progress.epoch > 0 or progress.step > 0 or self.options.epochs == 0
         best = learned and score > progress.best  # the untrained model is a reference, not a candidate
+        progress.without_better += learned
         if best:
-            progress.best, progress.best_epoch = score, progress.epoch
+            progress.best, progress.best_epoch = score, progress.epoch + (progress.step > 0)
+            progress.without_better = 0
             if first:
                 self.save_best()
         seconds = round(progress.seconds, 3)
         progress.history.append(
             {
                 "epoch": progress.epoch,
+                **({"step": progress.step} if self.options.evaluate_every else {}),
                 "score": score,
                 "best": best,
                 "train_seconds": seconds,
@@ -263,7 +292,9 @@ class Trainer:
         if first:
             self.run.write_metrics(progress.history)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"
-        say(f"{title:>10}  {words}{'  (best so far)' if best and progress.epoch else ''}")
+        if progress.step:
+            title = f"step {progress.epoch * self.schedule.steps_per_epoch + progress.step:,}"
+        say(f"{title:>10}  {words}{'  (best so far)' if best and title != 'untrained' else ''}")
 
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.
 
