@@ -64,20 +64,40 @@ class AttentionLayer(nn.Module):
     def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
         raise TypeError("use SelfAttentionLayer or CrossAttentionLayer")  # the shared part alone attends to nothing
 
+    def attended(self, padded: torch.Tensor) -> torch.Tensor:
+        """(B, T, ...) -> (B, T, ...): in each sentence's place the one that its tokens attend to. Here its own."""
+        return padded
+
     def weigh(self, query, key, value, real: torch.Tensor) -> torch.Tensor:
         """softmax(Q K^T / sqrt(D)) V over the real keys.
 
         query (B, Tq, H), key and value (B, T, H), real (B, T) bool -> (B, Tq, H).
         """
-        query, key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key, value))
-        mask = real[:, None, None, :]
+        query, key, value = (self.split_heads(x) for x in (query, key, value))
         if not self.training or self.attention_dropout_prob == 0.0:
-            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=real[:, None, None, :])
         else:
-            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, N, Tq, T)
-            probs = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
+            probs = self.probabilities(query, key, real)
             context = dropout(probs, self.attention_dropout_prob, self.training) @ value  # (B, N, Tq, D)
         return context.transpose(1, 2).flatten(2)
+
+    def weights(self, hidden: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """How much each token takes of each one that it attends to, as `forward` has it without dropout.
+
+        (R, H) -> (B, N, T, T): rows are the sentence's tokens, columns those attended to. A row's sum is 1; rows and
+        columns of padding are 0.
+        """
+        query, key, real = layout.unpack(self.query(hidden)), layout.unpack(self.key(hidden)), layout.real()
+        query, key = self.split_heads(query), self.split_heads(self.attended(key))
+        return self.probabilities(query, key, self.attended(real)) * real[:, None, :, None]
+
+    def probabilities(self, query, key, real: torch.Tensor) -> torch.Tensor:
+        """softmax(Q K^T / sqrt(D)): (B, N, Tq, D), (B, N, T, D), real keys (B, T) -> (B, N, Tq, T)."""
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return torch.softmax(scores.masked_fill(~real[:, None, None, :], -math.inf), dim=-1)
+
+    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, N, T, D)
 
 
 class SelfAttentionLayer(AttentionLayer):
@@ -106,13 +126,16 @@ class CrossAttentionLayer(AttentionLayer):
         return self.intermediate(self.output(context))
 
     def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
-        pairs = layout.batch // 2
-        if layout.batch != 2 * pairs:
-            raise ValueError(f"cross-attention needs first and second sentences, got an odd number: {layout.batch}")
-        key, value, real = (x.roll(pairs, dims=0) for x in (layout.unpack(key), layout.unpack(value), layout.real()))
+        key, value, real = (self.attended(x) for x in (layout.unpack(key), layout.unpack(value), layout.real()))
         if first_only:
             return self.weigh(query[:, None], key, value, real)[:, 0]
         return layout.pack(self.weigh(layout.unpack(query), key, value, real))
+
+    def attended(self, padded: torch.Tensor) -> torch.Tensor:
+        pairs = len(padded) // 2
+        if len(padded) != 2 * pairs:
+            raise ValueError(f"cross-attention needs first and second sentences, got an odd number: {len(padded)}")
+        return padded.roll(pairs, dims=0)
 
 
 ATTENTION_LAYERS = {"self": SelfAttentionLayer, "cross": CrossAttentionLayer}

@@ -114,6 +114,40 @@ def test_padding_and_batch_mates_change_nothing(kind, first_only):
 
 
 @pytest.mark.parametrize("kind", ["self", "cross"])
+@pytest.mark.parametrize("width", [5, 128])
+@torch.no_grad()
+def test_the_weights_are_those_that_values_are_multiplied_with(kind, width):
+    layer, (layout, sentences) = build(kind).double(), batch()
+    sentences = [sentence.double() for sentence in sentences]
+    wanted = layout.unpack(run(layer, layout, sentences))
+    wide = Layout.of(masked(LENGTHS, width=width))
+    layer.train()  # they are without dropout all the same
+    weights = layer.weights(layout.pack(torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True)), wide)
+    assert weights.shape == (6, 3, width, width)
+    for i, own in enumerate(sentences):
+        other = sentences[(i + 3) % 6] if kind == "cross" else own
+        used = weights[i, :, : len(own), : len(other)]
+        assert used.sum().item() == pytest.approx(weights[i].sum().item())  # padding has none
+        torch.testing.assert_close(used.sum(dim=-1), torch.ones_like(used[..., 0]), rtol=0, atol=1e-12)
+        values = layer.value(other).unflatten(-1, (3, 4))  # (T, N, D)
+        context = torch.einsum("nqt,tnd->qnd", used, values).flatten(1)
+        found = layer.norm(own + layer.mix(context))
+        torch.testing.assert_close(found, wanted[i, : len(own)], rtol=0, atol=1e-12)
+
+
+def test_weights_worked_out_by_hand():
+    """Queries and keys are the first and second number: scores 2 * (1, 3) / sqrt(2) and 0 * (1, 3) / sqrt(2)."""
+    layer = SelfAttentionLayer(2, 1, 0.0)
+    for linear, column in ((layer.query, 0), (layer.key, 1)):
+        linear.bias.data.zero_()
+        linear.weight.data.zero_()
+        linear.weight.data[0, column] = 1.0
+    weights = layer.weights(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), Layout.of(masked([2])))
+    share = 1 / (1 + math.exp(2 * (3 - 1) / math.sqrt(2)))
+    torch.testing.assert_close(weights[0, 0], torch.tensor([[share, 1 - share], [0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("kind", ["self", "cross"])
 def test_dropped_attention_weights_are_scaled_and_the_rest_follows(kind):
     # All scores are equal and values are 1: without dropout the context is 1, with it (kept keys) / (keys) / 0.75.
     layer = build(kind)
@@ -202,6 +236,8 @@ def test_what_cannot_be_is_refused():
     for first_only in (False, True):
         with pytest.raises(ValueError, match="odd number: 3"):
             run(layer, layout, sentences, first_only)
+    with pytest.raises(ValueError, match="odd number: 3"):
+        layer.weights(torch.cat(sentences), layout)
     layout, sentences = batch()
     with pytest.raises(TypeError, match="use SelfAttentionLayer or CrossAttentionLayer"):
         run(AttentionLayer(12, 3, 0.3), layout, sentences)
