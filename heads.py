@@ -162,10 +162,20 @@ class TaskHead(nn.Module):
         """How much the pooler takes of each token, (S, T); 0 at padding. Raises InputError for one that weighs none."""
         if not hasattr(self.pooler, "weigh"):
             kinds = ", ".join(name for name, kind in POOLERS.items() if hasattr(kind, "weigh"))
+            layers = f"--attention {self.task.name}={self.task.attention[1] or 1}"
             raise InputError(
-                f"pooler {self.config.pooler} of {self.task.name} weighs no tokens: train with --pooler {kinds}"
+                f"pooler {self.config.pooler} of {self.task.name} weighs no tokens: train with --pooler {kinds}, or "
+                f"with attention layers, {layers}"
             )
         return self.pooler.weigh(*self._pooled(states, layout))
+
+    def attention_weights(self, states: tuple[torch.Tensor, ...], layout: Layout) -> list[torch.Tensor]:
+        """Of each attention layer, first to last, what AttentionLayer.weights gives: (S, N, T, T)."""
+        hidden, found = states[-1], []
+        for layer in self.attention:
+            found.append(layer.weights(hidden, layout))
+            hidden = layer(hidden, layout)
+        return found
 
     def _pooled(
         self, states: tuple[torch.Tensor, ...], layout: Layout
