@@ -29,7 +29,7 @@ measure.find_ours()  # what is imported below is found only now
 from subjects import (  # noqa: E402
     EMBEDDED,
     MODEL_HELP,
-    RANDOM,
+    SHAPES,
     TextEncoder,
     forward_operations,
     load_encoder,
@@ -99,8 +99,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if sentence_transformers is None and not arguments.alone:
         parser.error(f"sentence-transformers is not installed: {INSTALL}; or add --alone")
-    if arguments.model == RANDOM and not arguments.alone:
-        parser.error(f"--model {RANDOM}: theirs reads a folder: give one, or add --alone")
+    if arguments.model in SHAPES and not arguments.alone:
+        parser.error(f"--model {arguments.model}: theirs reads a folder: give one, or add --alone")
     return arguments
 
 

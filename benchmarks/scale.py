@@ -4,6 +4,7 @@ Follows proc(5) for peak memory (see measure.py).
 
     python benchmarks/scale.py                           # 1,000 and 10,000 sentences; lengths from 16 to 512
     python benchmarks/scale.py --largest 1000000         # 100,000 and 1,000,000 too: hours on two cores
+    python benchmarks/scale.py --model bert-tiny --largest 1000000 --longest 0    # nearly all but the arithmetic
     python benchmarks/scale.py --model bert-base --largest 1000
 
 Sentences are those of SST's train file, over and over, read as a stream: tokenized, encoded and written to disk (the

@@ -25,14 +25,19 @@ from tasks import TASKS
 from tokenizer import BertTokenizer
 
 EMBEDDED, RANDOM = "all-MiniLM-L6-v2", "bert-base"
-MODEL_HELP = f"{EMBEDDED} (default), {RANDOM} (its shapes, randomly initialized), or a folder of weights"
+TINY = "bert-tiny"  # of Turc et al. 2019 (arXiv 1908.08962): what is left to measure is all but the arithmetic
+SHAPES = {
+    RANDOM: BertConfig(),
+    TINY: BertConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512),
+}
+MODEL_HELP = f"{EMBEDDED} (default), {RANDOM} or {TINY} (their shapes, randomly initialized), or a folder of weights"
 
 
 def load_encoder(name: str) -> tuple[BertModel, BertTokenizer, dict]:
     """The encoder, a tokenizer of its vocabulary, its name and the SHA-256 of its weights, None for random ones."""
-    if name == RANDOM:  # published with the embedded weights' word list, byte for byte
+    if name in SHAPES:  # published with the embedded weights' word list, byte for byte
         torch.manual_seed(0)
-        return BertModel(BertConfig()), BertTokenizer.from_pretrained(EMBEDDED), {"name": RANDOM, "sha256": None}
+        return BertModel(SHAPES[name]), BertTokenizer.from_pretrained(EMBEDDED), {"name": name, "sha256": None}
     found = weights.find(name)
     described = {"name": Path(found.name).name, "sha256": found.sha256}
     return BertModel.from_pretrained(found.path), BertTokenizer.from_folder(found.path), described
