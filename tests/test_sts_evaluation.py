@@ -5,6 +5,7 @@ Golden values: Spearman of the token-set Jaccard similarity on STS12's files as 
 
 import argparse
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from test_data_check import write
 from test_sts_data import benchmark, row, sick, year
 
+import contrastive
 import sts_evaluation
 from errors import InputError
 from poolers import make_pooler
@@ -20,6 +22,8 @@ from sentence_encoder import SentenceEncoder
 from sts_data import SEVEN, ScoredPairs, SimilaritySet, read_sets
 from sts_evaluation import Embedded, add_options, evaluate, run, score_set, spearman_of
 from tasks import SST, STS
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Fake:
@@ -229,6 +233,19 @@ def test_the_command(tmp_path, ask, model):
     assert f"{100 * ours:.2f}" in said and "STS-B-dev" in said and "without STS12, STS13" in said
     assert report["transfer"]["sst"]["score"] == 1.0 and "accuracy      1.000      0.500" in said
     assert ask("--data", data, "--pooler", "max", "--sets", "STS-B-dev")[0] == 0
+
+
+def test_on_the_bundled_sample_from_the_command_line(model, capsys):
+    """The README's command, but for the model and the folder, which it leaves to what is set up."""
+    data = str(ROOT / "data" / "sample")
+    asked = ["evaluate", str(model), "--data", data, "--device", "cpu", "--sets", "course-dev", "--transfer", "sst"]
+    assert contrastive.main(asked) == 0
+    said = capsys.readouterr().out
+    assert "course-dev" in said and "accuracy" in said and "nan" not in said
+    assert contrastive.main(["evaluate", str(model), "--data", data, "--sets", "STS12"]) == 1
+    failed = capsys.readouterr()
+    assert failed.out == "" and failed.err.startswith("error: ") and failed.err.count("\n") == 1
+    assert "no STS12 there; found course-dev, course-train" in failed.err
 
 
 def test_the_course_s_data_alone(tmp_path, ask):
