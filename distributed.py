@@ -21,6 +21,7 @@ from errors import InputError
 # How long a process waits for another before it ends with an error. Nothing that processes do together takes longer:
 # evaluation is shared, and what one alone does (writing files) takes seconds.
 PATIENCE = timedelta(minutes=10)
+OTHER_SEED = 1_000_003  # between the seeds of processes: prime, so that they meet no seed that anyone would choose
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class Processes:
             with _as_input_error(), torch.no_grad():
                 for tensor in tensors:
                     dist.broadcast(tensor.data, src=0)
+
+    def seed(self, seed: int) -> None:
+        """Seed torch, in each process otherwise, since its rows need dropout of their own; in the first with `seed`."""
+        torch.manual_seed(seed + self.rank * OTHER_SEED)
 
     def wait(self) -> None:
         """Until all processes are here."""

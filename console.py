@@ -1,0 +1,23 @@
+"""What a command prints while it runs for hours, whoever listens.
+
+Follows the POSIX meaning of EPIPE: a reader that has gone is no error of the program's work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def tell(text: str) -> None:
+    """print, which ends no run of hours because nobody listens any more (`| head`, a full disk): then it is silent."""
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        tell(ascii(text))
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
+        finally:
+            os.close(nowhere)

@@ -1,0 +1,91 @@
+"""A stopped run's options, read back from its config.json, so that it goes on as it began.
+
+Follows argparse: a value in the file has to be one that could have been typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from errors import InputError
+from files import short
+from run import ROOT, Run
+
+PLACES = ("help", "run", "resume")  # options that say which run, and are no part of it
+
+
+def typed_options(parser: argparse.ArgumentParser, arguments: list[str]) -> set[str]:
+    """Names of the options that were typed: a default stands only where nothing does."""
+    untyped = object()
+    marked = argparse.Namespace(**dict.fromkeys((action.dest for action in parser._actions), untyped))
+    return {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
+
+
+def resumed_options(
+    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
+    typed: set[str],
+    command: str,
+    may_change: Collection[str],
+    scores: str,
+) -> argparse.Namespace:
+    """The options of the run that args.resume names, as given then; those of `may_change` as typed now.
+
+    command: whose runs these are. scores: the file that a finished run has. Raises InputError if the run is finished or
+    another command's, if its config.json was altered, or if an option typed differs from the run's.
+    """
+    run = Run.open(args.resume, ROOT)
+    where, config = run.folder / "config.json", run.config
+    if not isinstance(config, dict) or not isinstance(config.get("options"), dict) or "command" not in config:
+        raise InputError(f"{where}: not a run's configuration: it can't be continued")
+    if config["command"] != command:
+        raise InputError(f"{run.folder} is a run of {config['command']}: continue it with that command")
+    if (run.folder / scores).is_file() and not run.checkpoint.parent.is_dir():
+        raise InputError(f"{run.folder} is finished: its scores are in {run.folder / scores}; start a new run")
+    options = {}
+    for action in parser._actions:
+        if action.dest in PLACES:
+            continue
+        if action.dest not in config["options"]:
+            raise InputError(f"{where}: the options have no {action.dest}: restore it, or start a new run")
+        options[action.dest] = _read_back(action, config["options"][action.dest], where)
+    for name in sorted(typed - {*may_change, *PLACES}):
+        now, then = getattr(args, name), options[name]
+        if now != then and _absolute(now) != _absolute(then):
+            raise InputError(f"--{name} {_shown(now)} differs from the run's {_shown(then)}: leave it out")
+    kept = {name: getattr(args, name) for name in typed & {*may_change}}
+    return argparse.Namespace(**{**vars(args), **options, **kept, "run": run.folder})
+
+
+def _read_back(action: argparse.Action, value, where: Path):
+    """A JSON value as the option's own type."""
+    many, kind = action.nargs in ("+", "*"), action.type or str
+    wanted = {int: int, float: (int, float)}.get(kind, str)
+    if value is None and action.default is None:
+        return None
+    if action.nargs == 0:
+        fits = isinstance(value, bool)
+        if fits:
+            return value
+    else:
+        values = value if many and isinstance(value, list) else [value]
+        fits = bool(values) and many == isinstance(value, list)
+        fits = fits and all(isinstance(one, wanted) and not isinstance(one, bool) and one != "" for one in values)
+        if fits and (not action.choices or value in action.choices):
+            converted = [one if wanted is not str else kind(one) for one in values]
+            return converted if many else converted[0]
+    raise InputError(f"{where}: {action.dest} is {value!r}, which --{action.dest} could not be: restore it")
+
+
+def _absolute(value):
+    if isinstance(value, list):
+        return [_absolute(one) for one in value]
+    return os.path.abspath(str(value)) if value is not None else None
+
+
+def _shown(value) -> str:
+    values = value if isinstance(value, list) else [value]
+    return " ".join(short(one) if isinstance(one, Path) else str(one) for one in values)
