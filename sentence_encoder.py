@@ -22,7 +22,8 @@ from bert import BertConfig, BertModel
 from errors import InputError
 from files import read_json, short, write_json
 from packed import Layout
-from poolers import Pooler, make_pooler
+from poolers import make_pooler, resolve_options
+from pooling import Pooler
 from run import ROOT
 from sentence_layout import write_sentence_layout
 from tokenizer import BertTokenizer
@@ -65,7 +66,7 @@ class SentenceEncoder:
 
     bert, pooler, tokenizer: the parts, which training may change. pooler_name, pooler_options: what the pooler was made
     from (see poolers.make_pooler). max_length: tokens of a text that are read, [CLS] and [SEP] counted. name: what the
-    encoder is called in results.
+    encoder is called in results. source: the weights it was loaded from, None for those made here.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SentenceEncoder:
         self.bert, self.pooler, self.tokenizer, self.max_length = bert, pooler, tokenizer, max_length
         self.pooler_name, self.pooler_options, self.name = pooler_name, dict(pooler_options or {}), name
         self.pooler_is_new = False  # whether the pooler's weights are random, and still to be trained
+        self.source: weights.Weights | None = None
 
     @property
     def dimension(self) -> int:
@@ -201,6 +203,12 @@ class SentenceEncoder:
         own = {PREFIX + name: tensor for name, tensor in self.pooler.state_dict().items()}
         weights.write_state(folder, {**state, **own})
 
+    def load_weights(self, folder: str | Path) -> None:
+        """Take the weights that `save_weights` wrote for this very encoder. Raises InputError for others."""
+        state = weights.read_state(folder)
+        self.bert.load_checkpoint(state, str(folder))
+        _load(self.pooler, _own(state), str(folder))
+
     @classmethod
     def from_pretrained(
         cls,
@@ -259,14 +267,14 @@ class SentenceEncoder:
         tokenizer = BertTokenizer.from_folder(source.path)
         saved = _saved_settings(source.path / "config.json", config, tokenizer.model_max_length)
         wanted = pooler or saved.get("pooler", DEFAULT_POOLER)
-        as_saved = saved and wanted == saved["pooler"] and pooler_options in (None, saved["pooler_options"])
-        options = saved["pooler_options"] if as_saved else pooler_options or {}
+        same = saved and wanted == saved["pooler"]
+        options = resolve_options(wanted, saved["pooler_options"] if same and not pooler_options else pooler_options)
+        as_saved = same and options == resolve_options(wanted, saved["pooler_options"])
         made = make_pooler(wanted, bert.config.hidden_size, bert.config.num_hidden_layers, **options)
         new = any(parameter.dim() > 1 for parameter in made.parameters())  # it has maps, random so far
         if as_saved:
             new = False
-            own = {name.removeprefix(PREFIX): t for name, t in state.items() if name.startswith(PREFIX)}
-            _load(made, own, str(source.path))
+            _load(made, _own(state), str(source.path))
         elif hasattr(made, "load_from") and bert.has_pooler:
             new = False
             made.load_from(bert)
@@ -276,7 +284,7 @@ class SentenceEncoder:
             raise InputError(f"max_length {length}: wanted {SHORTEST} to {positions}, the model's positions")
         name = source.name if source.name in weights.KNOWN else short(source.path)
         encoder = cls(bert.eval(), made.eval(), tokenizer, length, wanted, options, name)
-        encoder.pooler_is_new = new
+        encoder.pooler_is_new, encoder.source = new, source
         return encoder
 
 
@@ -311,6 +319,11 @@ def _saved_settings(path: Path, config: dict, longest: int) -> dict:
     if not SHORTEST <= length <= longest:
         raise InputError(f"{path}: max_length is {length}, wanted {SHORTEST} to {longest}: restore it")
     return found
+
+
+def _own(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The pooler's weights among a folder's."""
+    return {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if name.startswith(PREFIX)}
 
 
 def _load(pooler: nn.Module, state: dict[str, torch.Tensor], source: str) -> None:

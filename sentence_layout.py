@@ -11,7 +11,7 @@ import torch
 
 import weights
 from files import write_json
-from poolers import Pooler
+from pooling import Pooler
 
 # Pooler -> the library's pooling modes that say the same, in the order in which it puts their vectors side by side.
 MODES = {"first": ("cls",), "mean": ("mean",), "max": ("max",), "cls": ("cls",), "mean_max": ("max", "mean")}

@@ -1,0 +1,237 @@
+"""Options of `contrastive.py train`: its flags, their checks, and the defaults that depend on the mode.
+
+Defaults are SimCSE's (Gao, Yao and Chen 2021, arXiv 2104.08821, appendix A) unless a help text gives another reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from contrastive_data import SENTENCE_COLUMNS
+from contrastive_loss import TEMPERATURE, Objective
+from errors import InputError
+from options import LARGEST_DECAY, LARGEST_LR, LARGEST_SEED, MOST_EPOCHS, SCORES, path_given, text_given
+from poolers import POOLERS, parse_options, resolve_options
+from precision import PRECISIONS
+from resuming import resumed_options, typed_options
+from schedules import SCHEDULES as LEARNING_RATES
+from sentence_encoder import SHORTEST
+
+COMMAND = "contrastive.py"
+MODES = ("unsup", "sup")
+NO_DEV = "none"
+# For bert-base; supervised SimCSE's batch is 512.
+RECOMMENDED = {"unsup": {"lr": 3e-5, "epochs": 1}, "sup": {"lr": 5e-5, "epochs": 3}}
+YES_NO = ("yes", "no")
+# A resumed run keeps its options, except those that say where and how often.
+MAY_CHANGE = ("device", "save_every", "micro_batch")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `contrastive.py train`."""
+    parser.description = "Train a sentence encoder by contrast: each sentence beside its pair, away from all others."
+    what = parser.add_argument_group("what to train on")
+    what.add_argument(
+        "--mode",
+        choices=MODES,
+        default="unsup",
+        help="unsup: sentences, each beside itself under another dropout (default, it needs no labels); sup: pairs, "
+        "or triples with a hard negative",
+    )
+    what.add_argument(
+        "--train",
+        type=path_given,
+        nargs="+",
+        metavar="FILE",
+        help="unsup: text files, a sentence a line, or .csv and .tsv with columns; sup: CSV of sent0,sent1[,hard_neg], "
+        "SNLI's or MNLI's files (default: of the files in --data unsup the sentences of sst, quora and sts, sup the "
+        "duplicates of quora)",
+    )
+    what.add_argument(
+        "--column",
+        type=text_given,
+        nargs="+",
+        metavar="NAME",
+        help=f"columns with sentences, in unsup (default: those there are of {', '.join(SENTENCE_COLUMNS)})",
+    )
+    what.add_argument(
+        "--exclude",
+        type=path_given,
+        nargs="+",
+        metavar="PATH",
+        help="evaluation sets, files or folders of any layout, whose sentences are left out of training and counted; "
+        "name --dev's, too (default: nothing is left out, and what --dev shares is said)",
+    )
+    what.add_argument(
+        "--dev",
+        type=text_given,
+        metavar="FILE",
+        help="pairs with similarity scores, of STS-B, SICK or the course: Spearman's correlation selects the model "
+        f"(default: sts-dev.csv in --data; {NO_DEV}: the last model is kept)",
+    )
+    what.add_argument(
+        "--data",
+        type=path_given,
+        metavar="DIR",
+        help="folder of the course's files, for the defaults (default: data/ if they stand there, else data/sample)",
+    )
+
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", type=text_given, help="a known name, a folder or a run (default: what was set up)")
+    model.add_argument(
+        "--pooler",
+        choices=POOLERS,
+        metavar="NAME",
+        help=f"{', '.join(POOLERS)} (default: the model's own, else mean, which the embedded weights were made for)",
+    )
+    model.add_argument(
+        "--pooler_options",
+        type=text_given,
+        metavar="OPTION=VALUE",
+        help="of layer_attention: 'query=last,scale=sqrt' (default: the paper's; poolers.py lists them)",
+    )
+    model.add_argument(
+        "--training_dense",
+        choices=YES_NO,
+        help="a new dense layer with tanh behind the pooler, in training only (default: yes for unsup with --pooler "
+        "first, which is SimCSE's [CLS], else no)",
+    )
+
+    goal = parser.add_argument_group("what is lowered")
+    goal.add_argument(
+        "--temperature", type=float, metavar="T", default=TEMPERATURE, help="divides cosines (default %(default)s)"
+    )
+    goal.add_argument(
+        "--hard_negative_weight",
+        type=float,
+        metavar="W",
+        default=0.0,
+        help="added to the logit of a row's own hard negative, of triples (default 0: as any other)",
+    )
+    goal.add_argument(
+        "--mlm_weight",
+        type=float,
+        metavar="W",
+        default=0.0,
+        help="weight of a masked-language-model term; SimCSE tries 0.1 (default 0: none, half the time)",
+    )
+
+    how = parser.add_argument_group("how")
+    how.add_argument("--epochs", type=int, metavar="N", help="default: unsup 1, sup 3")
+    how.add_argument(
+        "--batch_size",
+        type=int,
+        metavar="N",
+        default=64,
+        help="rows whose sentences are each other's negatives (default 64; SimCSE's sup has 512, which leaves small "
+        "files few steps: say so for large ones, memory is no matter, see --micro_batch)",
+    )
+    how.add_argument("--max_length", type=int, metavar="N", default=32, help="tokens a sentence in training (32)")
+    how.add_argument("--lr", type=float, help="default: unsup 3e-5, sup 5e-5, for bert-base; smaller ones bear more")
+    how.add_argument("--lr_decay", choices=LEARNING_RATES, default="linear", help="of the rate (default linear)")
+    how.add_argument("--warmup", type=float, metavar="SHARE", default=0.0, help="share of steps it climbs (default 0)")
+    how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0")
+    how.add_argument(
+        "--clip", type=float, metavar="NORM", default=1.0, help="largest gradient norm (default 1; 0 none)"
+    )
+    how.add_argument(
+        "--evaluate_every",
+        type=int,
+        metavar="STEPS",
+        default=100,
+        help="between looks at --dev within an epoch (default 100, the layer-wise paper's; 0: at its end alone)",
+    )
+    how.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        default=0,
+        help="stop after so many looks without a better score (default 0: never, since the rate falls to the end)",
+    )
+    how.add_argument("--seed", type=int, metavar="N", default=11711, help="default 11711, as in the other commands")
+
+    where = parser.add_argument_group("where")
+    where.add_argument("--device", type=text_given, help="cuda, cuda:1, mps or cpu (default: the best there is)")
+    where.add_argument(
+        "--precision", choices=PRECISIONS, metavar="TYPE", default="auto", help="auto (default), bf16, fp16 or fp32"
+    )
+    where.add_argument(
+        "--micro_batch",
+        type=int,
+        metavar="N",
+        default=0,
+        help="most rows at once, with the whole batch's gradient, for two passes (default 0: all, fewer where a GPU's "
+        "memory runs out)",
+    )
+    where.add_argument("--run", type=path_given, metavar="DIR", help="a new folder (default runs/<time>-<mode>)")
+    where.add_argument("--resume", type=path_given, metavar="RUN", help="a stopped run to continue as it was")
+    where.add_argument(
+        "--save_every", type=float, metavar="MINUTES", default=10.0, help="between checkpoints (default 10)"
+    )
+
+
+def resolve(args: argparse.Namespace) -> argparse.Namespace:
+    """The options with the mode's defaults filled in; with --resume the run's own. Raises InputError for nonsense.
+
+    args.arguments: what was typed.
+    """
+    typed = args.arguments
+    del args.arguments
+    if args.resume:
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        args = resumed_options(parser, args, typed_options(parser, typed), COMMAND, MAY_CHANGE, SCORES)
+    for name, value in RECOMMENDED[args.mode].items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    check(args)
+    return args
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises InputError for a number out of range, and for options that don't go together."""
+    for name, low, high in (
+        ("epochs", 0, MOST_EPOCHS),
+        ("batch_size", 2, None),  # a row alone has nothing to be told from
+        ("max_length", SHORTEST, None),
+        ("seed", 0, LARGEST_SEED),
+        ("warmup", 0, 1),
+        ("lr", 0, LARGEST_LR),
+        ("weight_decay", 0, LARGEST_DECAY),
+        ("clip", 0, None),
+        ("mlm_weight", 0, None),
+        ("evaluate_every", 0, None),
+        ("patience", 0, None),
+        ("save_every", 0, None),
+        ("micro_batch", 0, None),
+    ):
+        value = getattr(args, name)
+        most = sys.float_info.max if high is None else high  # infinity is out of every range, and NaN in none
+        if not low <= value <= most:
+            wanted = f"a number from {low} up" if high is None else f"{low} to {high}"
+            raise InputError(f"--{name} is {value}, wanted {wanted}")
+    Objective(args.temperature, args.hard_negative_weight)
+    if args.pooler_options:
+        if not args.pooler:
+            raise InputError("--pooler_options: of which pooler? Say --pooler, too")
+        resolve_options(args.pooler, parse_options(args.pooler_options))
+    if args.mode == "sup" and args.column:
+        raise InputError("--column is for --mode unsup; in sup the columns are called sent0, sent1 and hard_neg")
+    if args.mode == "unsup" and args.hard_negative_weight:
+        raise InputError("--hard_negative_weight is for --mode sup: sentences alone have no hard negatives")
+    if args.dev == NO_DEV and args.patience:
+        raise InputError(f"--patience: without scores nothing is better or worse: leave it out, or --dev {NO_DEV}")
+
+
+def dense_in_training(args: argparse.Namespace, pooler: str) -> bool:
+    """Whether there is a dense layer in training only."""
+    if args.training_dense:
+        return args.training_dense == "yes"
+    return args.mode == "unsup" and pooler == "first"
+
+
+def default_files(mode: str, folder: Path) -> list[Path]:
+    names = ("ids-sst-train.csv", "quora-train.csv", "sts-train.csv") if mode == "unsup" else ("quora-train.csv",)
+    return [folder / name for name in names]
