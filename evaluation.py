@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.stats import pearsonr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_absolute_error
 from torch.utils.data import DataLoader
 
+import ordinal
 from batches import Batch, TaskData, prepared
 from datasets import (
     NUMBER,
@@ -61,6 +62,11 @@ def acc_and_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     return (accuracy(labels, predictions) + f1(labels, predictions)) / 2
 
 
+def absolute_error(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean distance between predicted and true class, 0 or more; lower is better."""
+    return float(mean_absolute_error(labels, predictions))
+
+
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews' correlation in [-1, 1]; 0 where one side is constant."""
     return float(matthews_corrcoef(labels, predictions))
@@ -82,6 +88,7 @@ METRICS = {
     "f1": f1,
     "acc_and_f1": acc_and_f1,
     "matthews": matthews,
+    "mean_absolute_error": absolute_error,
     "pearson": pearson,
 }
 
@@ -120,8 +127,11 @@ class Predictions:
 def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """From a head's outputs to what is judged.
 
-    The likeliest class; 1.0 where the probability is at least one half, else 0.0; or the score itself.
+    The likeliest class, or the median one where the loss is one of ordinal.THRESHOLDS; 1.0 where the probability is at
+    least one half, else 0.0; or the score itself.
     """
+    if task.loss in ordinal.THRESHOLDS:
+        return ordinal.decide(task.loss, torch.from_numpy(outputs)).numpy()
     if task.label_kind == "class":
         return outputs.argmax(axis=-1)
     if task.label_kind == "binary":
@@ -137,20 +147,22 @@ def predict(
 
     Several processes take a part each, and all of them get the whole.
     """
+    # What the outputs mean, the head knows: it was trained with a loss that may not be the task's own.
+    task = data.task.with_loss(model.heads[data.task.name].task.loss)
     was_training = model.training
     model.eval()
-    answers = torch.zeros(data.task.output_shape(len(data)), device=model.device)
+    answers = torch.zeros(task.output_shape(len(data)), device=model.device)
     own = list(data.chunks(batch_size))[processes.rank :: processes.size]
     for rows, parts in zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True):
         answers[torch.from_numpy(rows)] = _outputs(model, data, rows, parts)
     model.train(was_training)
     outputs = processes.add(answers).cpu().numpy()
-    values, loss, scores = decide(data.task, outputs), None, {}
+    values, loss, scores = decide(task, outputs), None, {}
     if data.labels is not None:
         labels = data.labels.numpy()
-        loss = float(LOSSES[data.task.loss](torch.from_numpy(outputs), data.labels))
-        scores = {name: METRICS[name](labels, values) for name in data.task.metrics}
-    return Predictions(data.task, list(data.ids), outputs, values, loss, scores)
+        loss = float(LOSSES[task.loss](torch.from_numpy(outputs), data.labels))
+        scores = {name: METRICS[name](labels, values) for name in task.metrics}
+    return Predictions(task, list(data.ids), outputs, values, loss, scores)
 
 
 def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list[Batch]) -> torch.Tensor:

@@ -185,15 +185,18 @@ class Store:
         tokenizer, truncation or text makes another file. It takes its name only when it is complete. Rows are float32;
         float16 where that doesn't fit into the budget, which all files in the folder share; where neither does, or the
         disk refuses, the answer is None, and whoever asks encodes anew each time. Which of these happens is said.
-        progress is told the tokens encoded so far.
+        progress is told the tokens encoded so far. The encoder drops nothing meanwhile, whatever mode it is in.
         """
-        plan = _Plan(source, sentences)
+        plan, was_training = _Plan(source, sentences), source.encoder.training
+        source.encoder.eval()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return _build(plan, DiskCache(folder, int(budget_gb * 1e9)), budget_gb, say, progress)
         except OSError as error:
             say(f"not kept, encoded anew in every epoch: {cannot('write', error.filename or folder, error)}")
             return None
+        finally:
+            source.encoder.train(was_training)
 
 
 class _Plan:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from errors import InputError
+from ordinal import THRESHOLDS, CoralOutput, class_scores
 from packed import Layout, dropout
 from poolers import POOLERS, make_pooler
 from task_attention import ATTENTION_LAYERS
@@ -28,7 +29,9 @@ class HeadConfig:
     attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
     poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map. pair_score: dot is
     the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate. joint: a pair comes as one
-    sequence, to which self-attention and a linear map are applied as to a single sentence.
+    sequence, to which self-attention and a linear map are applied as to a single sentence. loss: what it is trained to
+    lower, which decides what its outputs are; None is the task's own. attention_ffn: whether each attention layer has a
+    feed-forward block, too.
     """
 
     attention_layers: int
@@ -37,6 +40,8 @@ class HeadConfig:
     dropout_prob: float = 0.3
     pair_score: str = "calibrated"
     joint: bool = False
+    loss: str | None = None
+    attention_ffn: bool = False
 
     def __post_init__(self):
         layers, p = self.attention_layers, self.dropout_prob
@@ -44,8 +49,9 @@ class HeadConfig:
             raise InputError(f"attention_layers is {layers!r}; wanted a whole number, 0 or more")
         if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise InputError(f"dropout_prob is {p!r}; wanted a probability from 0 to 1")
-        if not isinstance(self.joint, bool):
-            raise InputError(f"joint is {self.joint!r}; wanted true or false")
+        for name, value in (("joint", self.joint), ("attention_ffn", self.attention_ffn)):
+            if not isinstance(value, bool):
+                raise InputError(f"{name} is {value!r}; wanted true or false")
 
 
 class TaskHead(nn.Module):
@@ -56,11 +62,13 @@ class TaskHead(nn.Module):
     ):
         """hidden_size, attention_heads, encoder_layers (BERT-base's if not given): the encoder's."""
         super().__init__()
+        task = task.with_loss(config.loss)
         self.task, self.config = task, config
         self.two = task.is_pair and not config.joint
         kind = ATTENTION_LAYERS[task.attention[0] if self.two else "self"]
         self.attention = nn.ModuleList(
-            kind(hidden_size, attention_heads, config.dropout_prob) for _ in range(config.attention_layers)
+            kind(hidden_size, attention_heads, config.dropout_prob, feed_forward=config.attention_ffn)
+            for _ in range(config.attention_layers)
         )
         for layer in self.attention:
             layer.initialize(config.attention_init)
@@ -68,7 +76,8 @@ class TaskHead(nn.Module):
         # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
         self.dot = self.two and task.output_size is None
         given = 3 * hidden_size if self.two and not self.dot else hidden_size
-        self.output = nn.Linear(given, task.output_multiple * hidden_size if self.dot else task.output_size or 1)
+        size = task.output_multiple * hidden_size if self.dot else task.output_shape(1)[-1]
+        self.output = CoralOutput(given, task.output_size) if task.loss == "coral" else nn.Linear(given, size)
         if config.pair_score not in PAIR_SCORES:
             raise InputError(f"--pair_score {config.pair_score}: not known; known: {', '.join(PAIR_SCORES)}")
         # A correlation has no use for an offset, so only a score that is compared with zero gets one.
@@ -99,6 +108,10 @@ class TaskHead(nn.Module):
             vectors = torch.cat([first, second, (first - second).abs()], dim=-1)  # (n, 3H)
         outputs = self.output(vectors)
         return outputs.view(self.task.output_shape(len(outputs)))
+
+    def class_logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        """A class head's outputs as (n, C), the largest of which is the predicted class, whatever the loss."""
+        return class_scores(self.task.loss, outputs) if self.task.loss in THRESHOLDS else outputs
 
     @torch.no_grad()
     def calibrate(

@@ -1,13 +1,16 @@
 """Losses: what a task's head is trained to lower.
 
 Cross entropy and binary cross entropy are torch's; the negative correlation is the one of the task-specific attention
-poster (STS is judged by Pearson's correlation, so that is what its head is trained for).
+poster (STS is judged by Pearson's correlation, so that is what its head is trained for). Those of ordered classes stand
+in ordinal.py.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+
+from ordinal import coral, corn, squared_emd
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -35,11 +38,14 @@ def negative_pearson(scores: torch.Tensor, labels: torch.Tensor, eps: float = 1e
 
 
 # Those that are a mean over examples, so that the mean over a batch is a weighted sum of the means over its parts.
-MEANS = {"cross_entropy", "binary_cross_entropy"}
+MEANS = {"cross_entropy", "binary_cross_entropy", "coral", "squared_emd"}
 
 # Adding a loss is one function above and one line here. Each takes (outputs, labels).
 LOSSES = {
     "cross_entropy": cross_entropy,
     "binary_cross_entropy": binary_cross_entropy,
     "negative_pearson": negative_pearson,
+    "coral": coral,
+    "corn": corn,
+    "squared_emd": squared_emd,
 }

@@ -32,12 +32,14 @@ class ModelConfig:
     """What MultitaskBERT is made of.
 
     model: a known name or a folder of weights, None for what was set up. option: pretrain (encoder frozen, only heads
-    learn) or finetune. heads: task name -> HeadConfig.
+    learn) or finetune. heads: task name -> HeadConfig. frozen_dropout: whether the encoder's dropout is on in training
+    while it is frozen, as in the poster's code; then its outputs differ each time, and can't be computed once.
     """
 
     heads: dict[str, HeadConfig]
     option: str = "finetune"
     model: str | None = None
+    frozen_dropout: bool = False
 
     @classmethod
     def for_tasks(
@@ -50,6 +52,9 @@ class ModelConfig:
         hidden_dropout_prob: float = 0.3,
         pair_score: str = "calibrated",
         pair_encoding: str | None = None,
+        losses: dict[str, str] | None = None,
+        attention_ffn: bool = False,
+        frozen_dropout: bool = False,
         option: str = "finetune",
         model: str | None = None,
     ) -> ModelConfig:
@@ -57,14 +62,17 @@ class ModelConfig:
 
         attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
         first token after attention layers, and the mean of the tokens without. pair_encoding: joint or separate; None
-        is each task's own.
+        is each task's own. losses: task -> loss, where it is not its own.
         """
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
             chosen, joint = pooler or ("first" if layers else "mean"), TASKS[name].is_joint(pair_encoding)
-            heads[name] = HeadConfig(layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint)
-        return cls(heads, option, model)
+            loss = (losses or {}).get(name)
+            heads[name] = HeadConfig(
+                layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint, loss, attention_ffn
+            )
+        return cls(heads, option, model, frozen_dropout)
 
 
 def _model_config(config) -> ModelConfig:
@@ -123,9 +131,9 @@ class MultitaskBERT(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> MultitaskBERT:
-        """A frozen encoder stays in evaluation mode: its outputs don't change, so they can be computed once."""
+        """A frozen encoder stays in evaluation mode, so its outputs don't change; unless its dropout is asked for."""
         super().train(mode)
-        if self.frozen:
+        if self.frozen and not self.config.frozen_dropout:
             self.bert.eval()
         return self
 
@@ -199,8 +207,9 @@ class MultitaskBERT(nn.Module):
         return masked_mean(layout.unpack(self.encode(input_ids, layout)[-1]), attention_mask)
 
     def predict_sentiment(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Logits (B, 5) of the sentiments 0 (negative) to 4 (positive)."""
-        return self._predict("sst", input_ids, attention_mask)
+        """Scores (B, 5) of the sentiments 0 (negative) to 4 (positive): logits, or TaskHead.class_logits' answer."""
+        outputs = self._predict("sst", input_ids, attention_mask)
+        return self.heads["sst"].class_logits(outputs)
 
     def predict_paraphrase(self, input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> torch.Tensor:
         """Logits (B,): sigmoid gives the probability that the sentences are paraphrases."""
@@ -226,7 +235,11 @@ class MultitaskBERT(nn.Module):
 
     def write_config(self, folder: Path) -> None:
         """config.json: the encoder's numbers, and ours under `minbert`."""
-        ours = {"option": self.config.option, "heads": {n: dataclasses.asdict(h) for n, h in self.config.heads.items()}}
+        ours = {
+            "option": self.config.option,
+            "frozen_dropout": self.config.frozen_dropout,
+            "heads": {name: dataclasses.asdict(head) for name, head in self.config.heads.items()},
+        }
         write_json(folder / "config.json", {**self.bert.config.to_dict(), "minbert": ours})
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -246,7 +259,7 @@ class MultitaskBERT(nn.Module):
         ours = values.get("minbert")
         try:
             heads = {name: HeadConfig(**head) for name, head in ours["heads"].items()}
-            config = ModelConfig(heads, ours["option"], str(folder))
+            config = ModelConfig(heads, ours["option"], str(folder), bool(ours.get("frozen_dropout", False)))
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: no heads described under 'minbert': give the best/ folder of a run") from error
         except InputError as error:

@@ -26,7 +26,18 @@ class AttentionLayer(nn.Module):
     the first token alone, only that is computed (`first_only`).
     """
 
-    def __init__(self, hidden_size: int, heads: int, dropout_prob: float, attention_dropout_prob: float = 0.1):
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: int,
+        dropout_prob: float,
+        attention_dropout_prob: float = 0.1,
+        feed_forward: bool = False,
+    ):
+        """feed_forward: BERT's block of two maps and a GELU, with an add & norm of its own, behind the layer.
+
+        The author's public code has it; the poster neither describes nor counts it.
+        """
         super().__init__()
         if hidden_size % heads:
             raise InputError(f"{heads} attention heads do not divide a hidden size of {hidden_size}")
@@ -36,6 +47,9 @@ class AttentionLayer(nn.Module):
         self.value = nn.Linear(hidden_size, hidden_size)
         self.output = nn.Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
+        self.up = nn.Linear(hidden_size, 4 * hidden_size) if feed_forward else None
+        self.down = nn.Linear(4 * hidden_size, hidden_size) if feed_forward else None
+        self.last_norm = nn.LayerNorm(hidden_size) if feed_forward else None
         self.dropout_prob = dropout_prob
         self.attention_dropout_prob = attention_dropout_prob
 
@@ -56,7 +70,11 @@ class AttentionLayer(nn.Module):
         residual = hidden.index_select(0, layout.first) if first_only else hidden
         context = self.attend(self.query(residual), self.key(hidden), self.value(hidden), layout, first_only)
         mixed = self.mix(context)
-        return self.norm(add_dropout(residual, mixed, self.dropout_prob, self.training))
+        hidden = self.norm(add_dropout(residual, mixed, self.dropout_prob, self.training))
+        if self.up is None:
+            return hidden
+        fed = self.down(F.gelu(self.up(hidden)))
+        return self.last_norm(add_dropout(hidden, fed, self.dropout_prob, self.training))
 
     def mix(self, context: torch.Tensor) -> torch.Tensor:
         return self.output(context)
@@ -118,8 +136,8 @@ class CrossAttentionLayer(AttentionLayer):
     sentence's own token.
     """
 
-    def __init__(self, hidden_size: int, heads: int, dropout_prob: float, attention_dropout_prob: float = 0.1):
-        super().__init__(hidden_size, heads, dropout_prob, attention_dropout_prob)
+    def __init__(self, hidden_size: int, heads: int, dropout_prob: float, *more, **named):
+        super().__init__(hidden_size, heads, dropout_prob, *more, **named)
         self.intermediate = nn.Linear(hidden_size, hidden_size)
 
     def mix(self, context: torch.Tensor) -> torch.Tensor:

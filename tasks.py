@@ -9,9 +9,11 @@ submission and leaderboard score, and the default of --tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from errors import InputError, quoted
+from losses import LOSSES
+from ordinal import THRESHOLDS
 
 SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
@@ -22,13 +24,18 @@ KINDS_OF = {
     "cross_entropy": ("class",),
     "binary_cross_entropy": ("binary",),
     "negative_pearson": ("binary", "score"),
+    "coral": ("class",),
+    "corn": ("class",),
+    "squared_emd": ("class",),
     "accuracy": ("class", "binary"),
     "macro_f1": ("class", "binary"),
+    "mean_absolute_error": ("class", "binary"),
     "matthews": ("class", "binary"),
     "f1": ("class", "binary"),
     "acc_and_f1": ("class", "binary"),
 }
 OF_TWO_CLASSES = ("f1", "acc_and_f1")  # of the class 1
+LOWER_IS_BETTER = ("mean_absolute_error",)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,8 @@ class Task:
             yield f"file_format is {quoted(self.file_format)}; wanted one of {', '.join(FILE_FORMATS)}"
         if self.metric not in self.metrics:
             yield f"metric {quoted(self.metric)} is not among its metrics ({', '.join(self.metrics)}): add it there"
+        if self.metric in LOWER_IS_BETTER:
+            yield f"metric {self.metric} is lower where a model is better, so it can't select one: choose another"
         kind, layers = self.attention
         if kind not in ("self", "cross") or not isinstance(layers, int) or layers < 0:
             yield f"attention is {quoted(self.attention)}; wanted ('self' or 'cross', number of layers)"
@@ -128,9 +137,30 @@ class Task:
         """Whether a row is one sequence of two segments; pair_encoding: None is the task's own."""
         return self.is_pair and (pair_encoding or self.pair_encoding) == "joint"
 
+    def with_loss(self, name: str | None) -> Task:
+        """The same task trained with another loss; None: its own. Raises InputError for one that isn't among losses."""
+        if name in (None, self.loss):
+            return self
+        if name not in self.losses:
+            raise InputError(
+                f"loss {quoted(name)} of {self.name} is not known, or not for labels of kind {self.label_kind}; "
+                f"known: {', '.join(self.losses)}"
+            )
+        return replace(self, loss=name)
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses that labels of this kind can be learned with."""
+        return [name for name in LOSSES if self.label_kind in KINDS_OF.get(name, LABEL_KINDS)]
+
     def output_shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of a head's outputs: (rows, C) logits of C classes, or (rows,): a logit or a score each."""
-        return (rows, self.output_size) if self.label_kind == "class" else (rows,)
+        """The shape of a head's outputs: (rows, C) logits of C classes, or (rows,): a logit or a score each.
+
+        For the losses of ordinal.THRESHOLDS (rows, C - 1): one number between each class and the next.
+        """
+        if self.label_kind != "class":
+            return (rows,)
+        return (rows, self.output_size - (self.loss in THRESHOLDS))
 
     def predictions_file(self, split: str) -> str:
         """Name of the file with this task's predictions, in the predictions/ folder.
@@ -165,7 +195,7 @@ SST = Task(
     label_range=(0, 4),
     loss="cross_entropy",
     metric="accuracy",
-    metrics=("accuracy", "macro_f1"),
+    metrics=("accuracy", "macro_f1", "mean_absolute_error"),
     header="id \t Predicted_Sentiment ",
     attention=("self", 2),
     output_size=5,

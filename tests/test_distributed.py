@@ -80,6 +80,20 @@ def test_two_processes_are_one_at_the_same_global_batch(both, tmp_path, name, mi
     assert {path.name for path in (both / f"{name}-{micro_batch}").iterdir()} == {"best", "last", "metrics.jsonl"}
 
 
+def test_two_processes_are_one_for_a_loss_that_is_no_mean_over_rows(tmp_path):
+    for code, err in finish(start_two(tmp_path, "corn")):
+        assert code == 0, err
+    trainer = make_trainer(tmp_path / "one", "proportional", loss="corn")
+    trainer.train(lambda line: None)
+    for micro_batch in (0, 1):
+        (curves, weights), (curve_1, weights_1) = (
+            torch.load(tmp_path / f"corn-{micro_batch}-{rank}.pt") for rank in (0, 1)
+        )
+        assert curves == curve_1 and all(torch.equal(weights[key], weights_1[key]) for key in weights)
+        assert_close(curves, curve(trainer))
+        assert_close(weights, state(trainer))
+
+
 def test_both_stop_after_the_same_step_and_go_on_to_the_same_bits(tmp_path):
     for what in ("straight", "stopped"):
         for code, err in finish(start_two(tmp_path, what)):

@@ -25,6 +25,7 @@ from datasets import (
 from errors import InputError
 from evaluation import (
     Predictions,
+    absolute_error,
     accuracy,
     decide,
     macro_f1,
@@ -69,6 +70,10 @@ def model(tiny):
 
 def test_accuracy_by_hand():
     assert accuracy(np.array([4, 1, 2, 3]), np.array([4, 0, 2, 2])) == 0.5
+
+
+def test_mean_absolute_error_by_hand():
+    assert absolute_error(np.array([4, 1, 2, 3]), np.array([4, 0, 2, 0])) == (0 + 1 + 0 + 3) / 4
 
 
 def test_macro_f1_by_hand():
@@ -163,6 +168,7 @@ def test_scores_and_loss_of_predictions(model, tiny_tokenizer):
     assert found.scores == {
         "accuracy": accuracy(labels.numpy(), found.values),
         "macro_f1": macro_f1(labels.numpy(), found.values),
+        "mean_absolute_error": np.abs(labels.numpy() - found.values).mean(),
     }
     assert found.score == found.scores["accuracy"]
     assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(torch.tensor(found.outputs), labels).item())
@@ -280,6 +286,35 @@ def test_the_courses_functions_give_what_predict_gives(model, loaders, tiny_toke
         np.testing.assert_allclose(predictions, [by_id[i] for i in ids], atol=1e-5)
         assert score == pytest.approx(wanted.score, abs=1e-6)
         assert tested[2 * number : 2 * number + 2] == (predictions, ids)
+
+
+@pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
+def test_every_way_to_predict_decides_as_the_head_s_loss_wants(loss, loaders, tiny, tiny_tokenizer, tmp_path):
+    """The course's functions, a prediction file and `predict`, whose answers the outputs' argmax would not be."""
+    torch.manual_seed(2)
+    model = MultitaskBERT(ModelConfig.for_tasks(losses={"sst": loss}, hidden_dropout_prob=0.0), tiny()).eval()
+    if loss == "coral":
+        model.heads["sst"].output.weight.data *= 4  # far enough apart for several classes
+    found = predict(model, TaskData(SST, table(SST), tiny_tokenizer))
+    with torch.no_grad():
+        outputs = torch.cat([model.outputs(b) for b in TaskData(SST, table(SST), tiny_tokenizer).in_order(64)])
+    if loss == "squared_emd":
+        wanted = {tuple(row): int(np.argmax(row)) for row in outputs.numpy()}
+    else:
+        above = torch.sigmoid(outputs)
+        above = above.cumprod(dim=1) if loss == "corn" else above
+        wanted = {tuple(row): n for row, n in zip(outputs.numpy(), (above > 0.5).sum(dim=1).tolist(), strict=True)}
+        assert [wanted[key] for key in wanted] != outputs.argmax(dim=1).tolist()
+    assert len(set(found.values.tolist())) > 1
+    assert sorted(found.values.tolist()) == sorted(wanted.values())
+    by_id = dict(zip(found.ids, found.values.tolist(), strict=True))
+    write_predictions(tmp_path / "sst.csv", found)
+    assert read_predictions(tmp_path / "sst.csv", SST) == by_id
+    device = torch.device("cpu")
+    _, _, predictions, _, _, ids = model_eval_sst(loaders()[0], model, device)
+    assert dict(zip(ids, predictions, strict=True)) == by_id
+    assert dict(zip(*model_eval_multitask(*loaders(), model, device)[2:0:-1], strict=True)) == by_id
+    assert dict(zip(*model_eval_test_multitask(*loaders(labels=False), model, device)[1::-1], strict=True)) == by_id
 
 
 @pytest.mark.parametrize("shape", [lambda x: x.unsqueeze(dim=1), torch.squeeze], ids=["a column", "squeezed"])

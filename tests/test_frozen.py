@@ -158,6 +158,14 @@ def test_states_are_the_encoders(tmp_path, monkeypatch, source, rows, sentences,
     assert_right(Store.build(source, sentences, tmp_path), source.encoder, rows)
 
 
+def test_nothing_is_dropped_from_what_is_kept(tmp_path, source, rows, sentences):
+    """From an encoder in training mode, too, which it is in again afterwards."""
+    source.encoder.train()
+    store = Store.build(source, sentences, tmp_path)
+    assert all(module.training for module in source.encoder.modules())
+    assert_right(store, source.encoder.eval(), rows)
+
+
 @pytest.mark.parametrize("tokens_at_once", [1, 12, 4096])
 @pytest.mark.parametrize("pooler", [*POOLERS, "last", "attentive", "wide"])
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=lambda task: task.name)

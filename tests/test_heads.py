@@ -11,6 +11,7 @@ import torch
 
 from errors import InputError
 from heads import HeadConfig, TaskHead
+from losses import LOSSES
 from packed import Layout
 from poolers import POOLERS
 from tasks import PARA, SST, STS, TASKS
@@ -88,6 +89,46 @@ def test_table_2(task, layers, count):
         maps = {"self": 4, "cross": 5}[task.attention[0]]
         offset = 1 if task is PARA else 0
         assert biases_and_norms == layers * (maps + 2) * 768 + head.output.out_features + offset
+
+
+@pytest.mark.parametrize(("task", "layers"), [(SST, 2), (PARA, 1), (STS, 3)], ids=lambda v: getattr(v, "name", str(v)))
+def test_the_feed_forward_block_adds_what_berts_has(task, layers):
+    """Two maps of 768 x 3,072 a layer, their biases, and a norm; Table 2 counts none of it."""
+    with torch.device("meta"):
+        plain, with_block = (
+            TaskHead(task, 768, 12, HeadConfig(layers, attention_ffn=block)) for block in (False, True)
+        )
+    assert with_block.linear_parameters() - plain.linear_parameters() == layers * 2 * 768 * 3072
+    plain, with_block = (sum(p.numel() for p in head.parameters()) for head in (plain, with_block))
+    assert with_block - plain == layers * (2 * 768 * 3072 + 3072 + 768 + 2 * 768)
+
+
+@pytest.mark.parametrize(("loss", "outputs", "count"), [("coral", 4, 768), ("corn", 4, 3072), ("squared_emd", 5, 3840)])
+def test_the_output_map_is_the_loss_s(loss, outputs, count, encoder):
+    """CORAL has one map H -> 1 for all thresholds, CORN one number a threshold, the distance one a class."""
+    head = build(SST, HeadConfig(0, pooler="mean", loss=loss))
+    found = head(*encode(encoder, SENTENCES))
+    assert found.shape == (6, outputs) == head.task.output_shape(6)
+    assert head.class_logits(found).shape == (6, 5)
+    with torch.device("meta"):
+        assert TaskHead(SST, 768, 12, HeadConfig(0, pooler="mean", loss=loss)).linear_parameters() == count
+
+
+@pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
+@pytest.mark.parametrize("block", [False, True])
+def test_gradients_reach_every_parameter_from_every_loss(loss, block, encoder):
+    head = build(SST, HeadConfig(2, loss=loss, attention_ffn=block)).train()
+    LOSSES[loss](head(*encode(encoder, SENTENCES)), torch.tensor([0, 1, 2, 3, 4, 2])).backward()
+    for parameter, p in head.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all(), parameter
+        assert parameter.endswith("key.bias") or p.grad.abs().max() > 0, parameter
+
+
+def test_a_loss_that_can_not_be_is_refused_with_those_that_can():
+    with pytest.raises(InputError, match="loss 'huber' of sst is not known.*; known: cross_entropy, coral, corn, squ"):
+        TaskHead(SST, 24, 4, HeadConfig(1, loss="huber"))
+    with pytest.raises(InputError, match="loss 'coral' of para .* labels of kind binary; known: binary_cross_entropy"):
+        TaskHead(PARA, 24, 4, HeadConfig(1, loss="coral"))
 
 
 def test_outputs_of_one_sentence_by_hand():

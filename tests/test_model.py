@@ -21,6 +21,7 @@ from batches import TaskData
 from bert import BertModel
 from datasets import Example, Table
 from errors import InputError
+from evaluation import predict
 from model import ModelConfig, MultitaskBERT
 from optimizer import AdamW
 from packed import SWITCHES
@@ -190,6 +191,20 @@ def test_a_frozen_encoder_learns_nothing_and_drops_nothing(build, tiny_tokenizer
         assert p.requires_grad == (p.grad is not None) == (".pooler." not in name), name
 
 
+def test_a_frozen_encoder_may_drop_in_training_alone(build, tiny_tokenizer):
+    """As the poster's code has it: other outputs each time, still nothing learned, and the same ones in evaluation."""
+    model = build(option="pretrain", frozen_dropout=True, hidden_dropout_prob=0.0).train()
+    assert all(module.training for module in model.bert.modules())
+    batch = data(SST, tiny_tokenizer).batch(np.arange(8))
+    one, other = (model.encode(batch.input_ids, batch.layout)[0] for _ in range(2))
+    assert not one.requires_grad and not torch.allclose(one, other, atol=1e-3)
+    model.loss(batch).backward()
+    assert all(p.grad is None for p in model.bert.parameters())
+    model.eval()
+    calm = build(option="pretrain", hidden_dropout_prob=0.0)
+    assert torch.equal(model.outputs(batch), calm.outputs(batch))
+
+
 @pytest.mark.parametrize("pooler", [None, "cls"])
 def test_gradients_reach_every_parameter_that_learns(build, tiny_tokenizer, pooler):
     model = build(option="finetune", pooler=pooler).train()
@@ -298,6 +313,22 @@ def test_eight_examples_are_learned_by_heart(task, layers, build, tiny_tokenizer
     assert model.loss(batch) < (-0.99 if task is STS else 0.1)
 
 
+@pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
+def test_eight_examples_are_learned_by_heart_with_every_ordinal_loss(loss, build, tiny_tokenizer):
+    calm = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = build(("sst",), losses={"sst": loss}, attention_ffn=True, hidden_dropout_prob=0.0, encoder=calm).train()
+    batch = data(SST.with_loss(loss), tiny_tokenizer).batch(np.arange(8))
+    optimizer = AdamW(model.parameters(), lr=3e-3)
+    for _ in range(100):
+        optimizer.zero_grad()
+        model.loss(batch).backward()
+        optimizer.step()
+    found = predict(model, data(SST, tiny_tokenizer))  # rows that know nothing of the head's loss
+    assert found.values.tolist() == LABELS["sst"]
+    assert found.scores == {"accuracy": 1.0, "macro_f1": 1.0, "mean_absolute_error": 0.0}
+    assert found.loss == pytest.approx(model.eval().loss(batch).item(), abs=1e-5)
+
+
 def test_calibration_on_one_pair_warns_of_nothing_and_stays_finite(build, tiny_tokenizer):
     model = build(("para",)).train()
     batch = data(PARA, tiny_tokenizer).batch(np.arange(1))
@@ -330,6 +361,33 @@ def test_saved_and_loaded_predicts_the_same(saved, tiny_tokenizer):
     found.save_pretrained(folder / "again")
     files = [(f / "model.safetensors").read_bytes() for f in (folder, folder / "again")]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
+def test_a_head_of_every_ordinal_loss_is_saved_and_loaded(loss, build, tiny_tokenizer, tmp_path):
+    options = {"losses": {"sst": loss}, "attention_ffn": True, "frozen_dropout": True, "option": "pretrain"}
+    model = build(("sst", "sts"), **options)
+    model.save_pretrained(tmp_path / "best")
+    found = MultitaskBERT.from_pretrained(tmp_path / "best")
+    assert found.config.heads == model.config.heads and found.config.frozen_dropout
+    assert found.heads["sst"].task.loss == loss
+    batch = data(SST, tiny_tokenizer).batch(np.arange(8))
+    assert torch.equal(found.outputs(batch), model.outputs(batch))
+    ids, mask = tokens(tiny_tokenizer, TEXTS)
+    wanted = predict(model, data(SST, tiny_tokenizer)).values
+    assert found.predict_sentiment(ids, mask).shape == (8, 5)
+    assert found.predict_sentiment(ids, mask).argmax(dim=1).tolist() == wanted.tolist()
+
+
+def test_a_folder_of_before_a_loss_could_be_chosen_loads(saved):
+    model, folder = saved
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    del values["minbert"]["frozen_dropout"]
+    for head in values["minbert"]["heads"].values():
+        del head["loss"], head["attention_ffn"]
+    path.write_text(json.dumps(values))
+    assert MultitaskBERT.from_pretrained(folder).config.heads == model.config.heads
 
 
 def test_transformers_loads_the_folder(saved, reference, tiny_tokenizer, tmp_path):
@@ -389,6 +447,8 @@ FOREIGN = {
     "layers below zero": (with_head(attention_layers=-1), "attention_layers is -1"),
     "impossible dropout": (with_head(dropout_prob=1.5), "dropout_prob is 1.5"),
     "dropout in words": (with_head(dropout_prob="some"), "dropout_prob is 'some'"),
+    "an unknown loss": (with_head(loss="huber"), "loss 'huber' of sst is not known"),
+    "a feed-forward block in words": (with_head(attention_ffn="yes"), "attention_ffn is 'yes'; wanted true or false"),
     "an unknown pooler": (with_head(pooler="medium"), "pooler medium: not known"),
     "an unknown option": (lambda v: {**v, "minbert": {**v["minbert"], "option": "thaw"}}, "option thaw: not known"),
     "an unknown task": (

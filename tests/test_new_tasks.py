@@ -159,6 +159,7 @@ NONSENSE = [
     (COLA, {"output_size": None}, "output_size is None; wanted 1, as a binary label is one number"),
     (STS, {"loss": "cross_entropy"}, "loss cross_entropy is for labels of kind class, not score"),
     (STS, {"metrics": ("pearson", "accuracy")}, "metrics accuracy is for labels of kind class or binary, not score"),
+    (SST, {"metric": "mean_absolute_error"}, "metric mean_absolute_error is lower where a model is better"),
     (STS, {"label_range": (5.0, 0.0)}, "label_range is 5.0 to 0.0; wanted the smallest label, then the largest"),
 ]
 

@@ -79,6 +79,26 @@ def test_cross_attention_is_each_sentence_looking_at_the_other_as_it_was():
 
 
 @pytest.mark.parametrize("kind", ["self", "cross"])
+def test_the_feed_forward_block_follows_the_layer(kind):
+    """norm(x + W2 gelu(W1 x)), x the layer without it; W1 four times as wide, as BERT's."""
+    torch.manual_seed(0)
+    layer = ATTENTION_LAYERS[kind](12, 3, 0.3, feed_forward=True).eval()
+    for p in layer.parameters():
+        p.data = 0.5 * torch.randn(p.shape)
+    plain = ATTENTION_LAYERS[kind](12, 3, 0.3).eval()
+    plain.load_state_dict({name: p for name, p in layer.state_dict().items() if name in plain.state_dict()})
+    layout, sentences = batch()
+    for first_only in (False, True):
+        x = run(plain, layout, sentences, first_only)
+        wide = x @ layer.up.weight.T + layer.up.bias
+        assert wide.shape[1] == 48
+        wide = 0.5 * wide * (1 + torch.erf(wide / math.sqrt(2)))
+        total = x + wide @ layer.down.weight.T + layer.down.bias
+        wanted = torch.nn.functional.layer_norm(total, (12,), layer.last_norm.weight, layer.last_norm.bias)
+        torch.testing.assert_close(run(layer, layout, sentences, first_only), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["self", "cross"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_first_tokens_alone_are_the_first_rows_of_all(kind, training):
     layer, (layout, sentences) = build(kind), batch()

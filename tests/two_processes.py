@@ -42,11 +42,11 @@ CONFIG = BertConfig(
 )
 
 
-def make_data():
+def make_data(sst=SST):
     """task -> rows: their last batches of 4 have 1, 2 and 3 rows, so that one has fewer than there are processes."""
     tokenizer = BertTokenizer({piece: i for i, piece in enumerate(PIECES)}, model_max_length=24)
     found = {}
-    for task, rows in ((SST, 9), (PARA, 10), (STS, 11)):
+    for task, rows in ((sst, 9), (PARA, 10), (STS, 11)):
         texts = [" ".join(WORDS[i % 4 : 1 + i % 8 + i % 4]) or "not" for i in range(rows + 1)]
         labels = {"sst": [i % 5 for i in range(rows)], "para": [i % 2 for i in range(rows)]}.get(task.name)
         labels = labels or [i * 0.4 for i in range(rows)]
@@ -56,12 +56,14 @@ def make_data():
     return found
 
 
-def make_trainer(folder, schedule="proportional", processes=ALONE, micro_batch=0, dropout=0.0):
+def make_trainer(folder, schedule="proportional", processes=ALONE, micro_batch=0, dropout=0.0, loss=None):
+    """loss: of sst; None is its own."""
     torch.manual_seed(3)
     heads = {"attention": dict.fromkeys(("sst", "para", "sts"), 0), "hidden_dropout_prob": dropout}
+    heads["losses"] = {"sst": loss}
     model = MultitaskBERT(ModelConfig.for_tasks(**heads), BertModel(replace(CONFIG, hidden_dropout_prob=dropout)))
     torch.manual_seed(3 + processes.rank)
-    data = make_data()
+    data = make_data(SST.with_loss(loss))
     steps = make_schedule(schedule, {name: len(rows) for name, rows in data.items()}, 4, 2, seed=5)
 
     def evaluate():
@@ -94,6 +96,11 @@ def main(folder, what):
                     trainer = make_trainer(folder / f"{name}-{micro_batch}", name, processes, micro_batch)
                     trainer.train(lambda line: None)
                     torch.save((curve(trainer), state(trainer)), folder / f"{name}-{micro_batch}-{processes.rank}.pt")
+        elif what == "corn":
+            for micro_batch in (0, 1):
+                trainer = make_trainer(folder / f"{micro_batch}", "proportional", processes, micro_batch, loss="corn")
+                trainer.train(lambda line: None)
+                torch.save((curve(trainer), state(trainer)), folder / f"corn-{micro_batch}-{processes.rank}.pt")
         elif what in ("stopped", "straight"):
             trainer = make_trainer(folder / what, processes=processes, dropout=0.2)
             real = trainer._step
