@@ -42,12 +42,16 @@ class Example:
 
 @dataclass(frozen=True)
 class Table(Sequence):
-    """The rows of one file in its order, what was left out of it as (line, reason), and the SHA-256 of its bytes."""
+    """The rows of one file in its order, what was left out of it as (line, reason), and the SHA-256 of its bytes.
+
+    taken_from: how many rows there are, where these are only a share of them.
+    """
 
     path: Path
     examples: list[Example]
     dropped: list[tuple[int, str]]
     sha256: str
+    taken_from: int | None = None
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -44,7 +44,6 @@ from options import (
     get_args,
     input_paths,
     output_path,
-    parse_attention,
     recommended_lr,
     short,
     unfinished,
@@ -52,7 +51,8 @@ from options import (
 from precision import Precision, choose_precision
 from run import ROOT, Run, environment, new_name, predicted
 from sampling import make_schedule
-from task_files import is_optional, read_split
+from task_files import is_optional, read_split, take_share
+from task_options import parse_attention, parse_fraction, parse_loss
 from tasks import TASKS, Task, leaderboard_score, parse_tasks, selection_score
 from tokenizer import BertTokenizer
 from training import Stopped, Trainer, TrainingOptions, on_signals
@@ -84,6 +84,7 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
     Raises InputError for the first that can't be used.
     """
     data, paths = {}, input_paths(args, tasks, folder)
+    shares = parse_fraction(args.fraction, tasks)
     refuse_mixture(paths.values())
     for task in tasks:
         tables = {}
@@ -93,6 +94,7 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
                 tables[split] = read_split(task, split, path)
         if args.exclude_shared:
             tables["train"] = exclude_shared(*tables.values())
+        tables["train"] = take_share(tables["train"], shares[task.name])
         data[task.name] = {
             split: TaskData(task, table, tokenizer, pair_encoding=args.pair_encoding) for split, table in tables.items()
         }
@@ -103,13 +105,14 @@ def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
     for task in tasks:
         parts = []
         for split, rows in data[task.name].items():
+            whole = f" of {rows.table.taken_from:,}" if rows.table.taken_from else ""
             notes = [
                 f"{len(lines):,} left out: {reason}, line {lines[0]}{', ...' if len(lines) > 1 else ''}"
                 for reason, lines in rows.table.reasons().items()
             ]
             if rows.truncated:
                 notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
-            parts.append(f"{split} {len(rows):,}" + (f" ({'; '.join(notes)})" if notes else ""))
+            parts.append(f"{split} {len(rows):,}{whole}" + (f" ({'; '.join(notes)})" if notes else ""))
         joint = "; a pair is one sequence" if data[task.name]["train"].joint else ""
         say(f"           {task.name:<7}{', '.join(parts)}{joint}")
     shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
@@ -122,7 +125,14 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     tasks = parse_tasks(args.tasks)
     check_known(tasks)
-    parse_attention(args.attention, tasks)  # what is wrong with the options is said before files are read
+    # What is wrong with the options is said before files are read.
+    layers, losses = parse_attention(args.attention, tasks), parse_loss(args.loss, tasks)
+    parse_fraction(args.fraction, tasks)
+    if args.attention_ffn and not any(layers.values()):
+        raise InputError(
+            "--attention_ffn: none of these tasks has an attention layer: leave it out, or say --attention"
+        )
+    tasks = tuple(task.with_loss(losses.get(task.name)) for task in tasks)
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
     if args.compile and device.type != "cuda":
@@ -152,6 +162,9 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
         pair_score=args.pair_score,
         pair_encoding=args.pair_encoding,
         pooler=args.pooler,
+        losses=parse_loss(args.loss, job.tasks),
+        attention_ffn=args.attention_ffn,
+        frozen_dropout=args.frozen_dropout,
         hidden_dropout_prob=args.hidden_dropout_prob,
         option=args.option,
         model=str(job.source.path),
@@ -176,6 +189,7 @@ def run_config(job: Job, lr: float) -> dict:
             split: {
                 "path": os.path.abspath(rows.table.path),
                 "rows": len(rows),
+                **({} if rows.table.taken_from is None else {"of": rows.table.taken_from}),
                 "dropped": rows.table.dropped,
                 "sha256": rows.table.sha256,
             }
@@ -264,12 +278,22 @@ def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
 
 
 def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
-    """Compute once, or find on disk, what the heads read of the frozen encoder's output; the same for the same."""
+    """Compute once, or find on disk, what the heads read of the frozen encoder's output; the same for the same.
+
+    Where its dropout is on in training, its output is another one each time, and only dev's and test's stay the same.
+    """
+    if model.config.frozen_dropout:
+        say("encodings  train: none kept, the encoder runs in every step (--frozen_dropout)")
     alike: dict[str, list[str]] = {}
     for name in data:
         alike.setdefault(model.heads[name].reads, []).append(name)
     for names in alike.values():
-        files = [rows for name in names for rows in data[name].values()]
+        files = [
+            rows
+            for name in names
+            for split, rows in data[name].items()
+            if split != "train" or not model.config.frozen_dropout
+        ]
         sentences = [ids for rows in files for side in rows.sentences for ids in side]
         total = sum(len(ids) for ids in {ids.tobytes(): ids for ids in sentences}.values())
         source = Source(model.bert, job.source.sha256, model.heads[names[0]], model.autocast)

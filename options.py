@@ -48,7 +48,6 @@ LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
-MOST_LAYERS = 99
 MOST_GB = 10**6
 
 
@@ -105,6 +104,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out train rows that stand in dev or test, too; default: kept, as in the course",
     )
+    what.add_argument(
+        "--fraction",
+        metavar="SHARE",
+        help="of train rows, the same for every --seed: 'sst=0.5,para=0.1' or one for all (default 1)",
+    )
 
     heads = parser.add_argument_group("heads (the poster's by default)")
     heads.add_argument(
@@ -130,14 +134,27 @@ def build_parser() -> argparse.ArgumentParser:
     heads.add_argument(
         "--pair_encoding",
         choices=PAIR_ENCODINGS,
-        help="a pair as two sentences, or as one sequence of two segments (default: each task's own, for the course's "
-        "separate)",
+        metavar="HOW",
+        help="a pair as two sentences, separate, or one sequence, joint (default: each task's own)",
     )
     heads.add_argument(
-        "--pooler", choices=POOLERS, help="tokens to a sentence (default first after attention layers, else mean)"
+        "--pooler",
+        choices=POOLERS,
+        metavar="NAME",
+        help=f"tokens to a sentence: {', '.join(POOLERS)} (default first after attention layers, else mean)",
     )
     heads.add_argument(
         "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
+    )
+    heads.add_argument(
+        "--attention_ffn",
+        action="store_true",
+        help="a feed-forward block in each of these layers, as in the poster's code (default: none)",
+    )
+    heads.add_argument(
+        "--loss",
+        metavar="TASK=LOSS",
+        help="default: each task's own; sst=coral, corn and squared_emd know the order of labels",
     )
 
     how = parser.add_argument_group("how to train")
@@ -178,6 +195,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="whose batch is next: proportional (default), shuffled, every row once an epoch; sequential, task "
         "after task; round_robin, in turn; annealed, drawn by size, later evenly; separate, one model a task",
     )
+    how.add_argument(
+        "--frozen_dropout",
+        action="store_true",
+        help="pretrain with the encoder's dropout on, as the poster's code does; slow (default: off)",
+    )
     how.add_argument("--seed", type=int, metavar="N", default=11711, help="default 11711, the course's")
 
     where = parser.add_argument_group("where")
@@ -188,7 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PRECISIONS,
         metavar="TYPE",
         default="auto",
-        help="of matrix products: bf16, fp16, fp32; auto (default): a GPU's bf16, without that fp16; elsewhere fp32",
+        help="of matrix products: bf16, fp16, fp32; auto (default): a GPU's bf16 or fp16, else fp32",
     )
     where.add_argument(
         "--compile", action="store_true", help="torch.compile for a GPU: minutes to start, then faster (default: off)"
@@ -284,25 +306,12 @@ def check_ranges(args: argparse.Namespace) -> None:
         if value is not None and not low <= value <= most:
             wanted = f"a number from {low} up" if high is None else f"{low} to {high}"
             raise InputError(f"--{name} is {value}, wanted {wanted}")
+    if args.frozen_dropout and args.option != "pretrain":
+        raise InputError(
+            f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"
+        )
     if args.device and args.use_gpu and torch_device(args.device).type == "cpu":
         raise InputError(f"--use_gpu and --device {args.device} contradict each other: give one")
-
-
-def parse_attention(text: str | None, tasks: tuple[Task, ...]) -> dict[str, int]:
-    """`sst=2,sts=0` or `0` -> layers a task; tasks not named keep the poster's number."""
-    layers = {task.name: task.attention[1] for task in tasks}
-    wanted = ",".join(f"{name}={number}" for name, number in layers.items())
-    parts = [part.strip() for part in text.split(",")] if text is not None else []
-    for part in parts:
-        name, equals, number = part.rpartition("=")
-        known = name in layers if equals else len(parts) == 1
-        if not known or not number.isdecimal() or int(number) > MOST_LAYERS:
-            raise InputError(
-                f"--attention {text}: {part!r} is not understood; wanted {wanted} or one number for all, "
-                f"each from 0 to {MOST_LAYERS}"
-            )
-        layers.update({name: int(number)} if equals else dict.fromkeys(layers, int(number)))
-    return layers
 
 
 def torch_device(name: str) -> torch.device:

@@ -55,7 +55,10 @@ def row(name: str | Path) -> dict:
         "tokens_per_second": round(tokens / seconds) if seconds else None,
         "model": {key: config["model"][key] for key in ("name", "sha256")},
         "data": {
-            task: {split: {key: file[key] for key in ("rows", "sha256")} for split, file in splits.items()}
+            task: {
+                split: {key: file[key] for key in ("rows", "of", "sha256") if key in file}
+                for split, file in splits.items()
+            }
             for task, splits in config["data"].items()
         },
         **{key: config[key] for key in ("device", "versions", "commit", "started")},

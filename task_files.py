@@ -6,13 +6,18 @@ quote is a quote; columns named in a first line, except in CoLA's labelled files
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from datasets import Example, Table, decode_text, listed, read_bytes, read_examples
 from errors import InputError, quoted
 from tasks import TASKS, Task
+
+SHUFFLE = 0  # the seed of the shuffle whose first rows a share of a file is
 
 
 def is_optional(task: Task, split: str) -> bool:
@@ -37,6 +42,19 @@ def read_split(task: Task, split: str, path: Path, faults: list[InputError] | No
         label_range=task.label_range,
         faults=faults,
     )
+
+
+def take_share(table: Table, share: float) -> Table:
+    """A share of the rows in (0, 1], one at least, in the file's order: the first ones of a shuffle.
+
+    The shuffle is always the same, whatever a run's seed, so that runs which differ in their seed learn the same rows;
+    and so a smaller share is a part of a larger one.
+    """
+    if share == 1:
+        return table
+    order = np.random.default_rng(SHUFFLE).permutation(len(table))
+    picked = sorted(order[: max(1, round(share * len(table)))])
+    return dataclasses.replace(table, examples=[table[row] for row in picked], taken_from=len(table))
 
 
 def _read_glue(task: Task, labelled: bool, path: Path, faults: list[InputError] | None) -> Table:

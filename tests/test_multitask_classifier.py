@@ -31,8 +31,10 @@ from evaluation import METRICS, predict, read_predictions
 from files import read_json, sha256
 from model import MultitaskBERT
 from multitask_classifier import main
-from options import build_parser, get_args, parse_attention
+from options import build_parser, get_args
 from run import Run
+from task_files import read_split
+from task_options import parse_attention, parse_fraction, parse_loss
 from tasks import SST, TASKS, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
 from training import Trainer
@@ -439,6 +441,89 @@ def test_heads(command, root, options, wanted, init):
             assert (low > 0.89 and high < 1.01) == (init == "uniform")
 
 
+@pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
+def test_a_loss_that_knows_the_order_of_labels(command, root, loss):
+    """Trained, predicted, written and loaded again; the other tasks keep their own."""
+    found = command("--loss", f"sst={loss}", "--attention_ffn", "--option", "finetune", "--run", "runs/x")
+    assert (found.code, found.err) == (0, "")
+    assert_whole(root / "runs" / "x", root / "data" / "sample", root / "predictions")
+    model = MultitaskBERT.from_pretrained(root / "runs" / "x" / "best")
+    own = {name: TASKS[name].loss for name in COURSE}
+    assert {name: head.task.loss for name, head in model.heads.items()} == {**own, "sst": loss}
+    assert all(layer.up is not None for head in model.heads.values() for layer in head.attention)
+    options = read_json(root / "runs" / "x" / "config.json")["options"]
+    assert (options["loss"], options["attention_ffn"]) == (f"sst={loss}", True)
+
+
+def test_dropout_in_a_frozen_encoder_keeps_no_encodings_to_train_on(command, root, monkeypatch):
+    seen, told = {}, []
+
+    def look(trainer, say, real=Trainer.train):
+        seen.update({name: (rows.store, trainer.model.bert.training) for name, rows in trainer.data.items()})
+        batch = next(iter(trainer.data.values())).batch(np.arange(2))
+        trainer.model.train()
+        told.append([trainer.model.encode(batch.input_ids, batch.layout)[0] for _ in range(2)])
+        return real(trainer, say)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", look)
+        found = command("--frozen_dropout", "--run", "runs/x")
+    assert (found.code, found.err) == (0, "")
+    assert_whole(root / "runs" / "x", root / "data" / "sample", root / "predictions")
+    assert seen.keys() == set(COURSE) and all(store is None for store, _ in seen.values())
+    assert not torch.allclose(*told[0], atol=1e-3)  # another encoding of the same sentences each time
+    lines = encodings(found)
+    assert lines[0] == "train: none kept, the encoder runs in every step (--frozen_dropout)" and len(lines) == 2
+    sentences = {
+        (e.sentence if side == 0 else e.second)
+        for name in COURSE
+        for split in ("dev", "test")
+        for e in read_split(TASKS[name], split, root / "data" / "sample" / TASKS[name].files[split])
+        for side in range(len(TASKS[name].columns))
+    }
+    assert int(re.search(r"(\d+) distinct sentences", lines[1]).group(1)) <= len(sentences)
+    assert command("--run", "runs/without").code == 0
+    rows = [
+        json.loads((root / "runs" / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("x", "without")
+    ]
+    for task in COURSE:  # dev is predicted without dropout
+        assert rows[0]["dev"][task]["loss"] == pytest.approx(rows[1]["dev"][task]["loss"], rel=1e-4)
+
+
+def test_dropout_in_an_encoder_that_learns_is_refused(command, root):
+    refused(command("--frozen_dropout", "--option", "finetune"), "--frozen_dropout: with --option finetune no encoder")
+    assert not (root / "runs").exists()
+
+
+def test_a_share_of_the_train_rows_is_the_same_for_every_seed(command, root, monkeypatch):
+    def ids(options, name):
+        found = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "train", lambda trainer, say: found.append(trainer.data) or stop())
+            stopped = command(*options.split(), "--run", f"runs/{name}")
+        assert stopped.code == 130
+        return {task: rows.ids for task, rows in found[0].items()}, stopped.out
+
+    def stop():
+        raise KeyboardInterrupt
+
+    whole, _ = ids("", "whole")
+    some, out = ids("--fraction sst=0.5,para=0.01", "some")
+    assert "sst    train 6 of 12, dev 8, test 6\n" in out and "para   train 1 of 12, dev 8, test 6\n" in out
+    assert "sts    train 12, dev 8, test 6\n" in out
+    assert [len(some[task]) for task in COURSE] == [6, 1, 12]
+    assert some["sst"] == [i for i in whole["sst"] if i in some["sst"]] != whole["sst"][:6]
+    assert ids("--fraction sst=0.5,para=0.01 --seed 7", "other")[0] == some
+    more, _ = ids("--fraction 0.75", "more")
+    assert [len(more[task]) for task in COURSE] == [9, 9, 9] and set(some["sst"]) < set(more["sst"])
+    assert ids("--fraction 1", "all")[0] == whole
+    config = read_json(root / "runs" / "some" / "config.json")
+    assert config["options"]["fraction"] == "sst=0.5,para=0.01"
+    assert [config["data"][task]["train"].get("of") for task in COURSE] == [12, 12, None]
+    assert config["data"]["sst"]["train"]["rows"] == 6
+    assert all("of" not in config["data"]["sst"][split] for split in ("dev", "test"))
+
+
 def test_the_best_model_is_what_predicted(command, root):
     """Loaded from best/ and asked again, it gives the file's predictions."""
     assert command("--option", "finetune", "--epochs", "3", "--run", "runs/x", "--lr", "1e-3").code == 0
@@ -588,6 +673,18 @@ OUT_OF_RANGE = [
     ("--attention", "sst=", "sst=2,para=1,sts=3"),
     ("--attention", "sst=2,3", "sst=2,para=1,sts=3"),
     ("--attention", "none=1", "sst=2,para=1,sts=3"),
+    ("--attention", "sst=1,sst=2", "'sst' is named twice; name each task once"),
+    ("--loss", "sst=huber", "wanted sst=cross_entropy|coral|corn|squared_emd, para=binary_cross_entropy|negative_pear"),
+    ("--loss", "none=coral", "'none=coral' is not understood; wanted sst=cross_entropy|coral"),
+    ("--loss", "para=coral", "'para=coral' is not understood; wanted sst="),
+    ("--loss", "coral", "'coral' is not understood; wanted sst="),
+    ("--loss", "sst=coral,sst=corn", "'sst' is named twice"),
+    ("--loss", "", "'' is not understood"),
+    ("--fraction", "0", "one number for all, each above 0 and at most 1"),
+    ("--fraction", "1.01", "each above 0 and at most 1"),
+    ("--fraction", "nan", "each above 0 and at most 1"),
+    ("--fraction", "sst=half", "wanted sst=0.1,para=0.1,sts=0.1 or one number"),
+    ("--fraction", "none=0.5", "wanted sst=0.1,para=0.1,sts=0.1 or one number"),
     ("--tasks", "sst,none", "'none' is not known; known: sst, para, sts, cfimdb"),
     ("--tasks", "sst,sst", "'sst' is named twice"),
     ("--tasks", "", "'' is not known"),
@@ -682,22 +779,62 @@ def test_layers_a_task():
     assert parse_attention("sts=1, sst=0", tasks) == {"sst": 0, "para": 1, "sts": 1}
 
 
+def test_losses_and_shares_a_task():
+    tasks = parse_tasks("sst,para,sts")
+    assert parse_loss(None, tasks) == {}
+    assert parse_loss("sst=corn, para=negative_pearson", tasks) == {"sst": "corn", "para": "negative_pearson"}
+    assert parse_fraction(None, tasks) == {"sst": 1, "para": 1, "sts": 1}
+    assert parse_fraction("0.25", tasks) == {"sst": 0.25, "para": 0.25, "sts": 0.25}
+    assert parse_fraction("para=.1,sts=1", tasks) == {"sst": 1, "para": 0.1, "sts": 1}
+
+
+def test_a_feed_forward_block_without_a_layer_is_refused(command, root):
+    refused(
+        command("--attention_ffn", "--attention", "0"), "--attention_ffn: none of these tasks has an attention layer"
+    )
+    assert not (root / "runs").exists()
+
+
 # --- going on ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def stopped(command, root, monkeypatch):
-    """A run that was stopped after its first epoch."""
+def stop(command, root, monkeypatch):
+    """stop(*options) -> a run of two epochs with these options that was stopped after its first."""
 
-    def stop(trainer, real=Trainer._train_epoch):
-        real(trainer)
+    def stop_after_one(trainer, say, real=Trainer._train_epoch):
+        real(trainer, say)
         trainer.interrupted = True
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train_epoch", stop)
-        found = command("--option", "finetune", "--epochs", "2", "--run", "runs/x", "--data", "data/sample")
-    assert found.code == 130, found.err
-    return root / "runs" / "x"
+    def stop(*options):
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_train_epoch", stop_after_one)
+            found = command("--epochs", "2", "--run", "runs/x", *options)
+        assert found.code == 130, found.err
+        return root / "runs" / "x"
+
+    return stop
+
+
+@pytest.fixture
+def stopped(stop):
+    return stop("--option", "finetune", "--data", "data/sample")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--option finetune --loss sst=corn --attention_ffn --fraction sst=0.5,para=0.75",
+        "--frozen_dropout --fraction 0.5",
+    ],
+)
+def test_going_on_equals_not_stopping(command, stop, root, options):
+    stop(*options.split())
+    found = command("--resume", "runs/x", *options.split()[-2:])
+    assert (found.code, found.err) == (0, "") and "continuing at epoch 2, step 1" in found.out
+    assert command("--epochs", "2", "--run", "runs/straight", *options.split()).code == 0
+    for name in ("best/model.safetensors", *predictions()):
+        assert (root / "runs" / "x" / name).read_bytes() == (root / "runs" / "straight" / name).read_bytes()
 
 
 def test_going_on_from_another_folder_with_options_said_again(command, stopped, root, tmp_path, monkeypatch):
@@ -720,6 +857,8 @@ def test_going_on_from_another_folder_with_options_said_again(command, stopped, 
         (["--lr", "0.1"], "--lr 0.1 differs from the run's 5e-05"),
         (["--data", "elsewhere"], "--data elsewhere differs from the run's"),
         (["--run", "runs/y"], "--run runs/y differs from the run's runs/x"),
+        (["--fraction", "0.5"], "--fraction 0.5 differs from the run's None"),
+        (["--loss", "sst=coral"], "--loss sst=coral differs from the run's None"),
         (["--seed", "11710"], "--seed 11710 differs from the run's 11711"),
     ],
 )

@@ -28,6 +28,11 @@ TYPED = [
     "--attention",
     "sst=2,sts=0",
     "--exclude_shared",
+    "--loss",
+    "sst=coral",
+    "--attention_ffn",
+    "--fraction",
+    "sst=0.5",
     "--data",
     "my files",
 ]
@@ -62,6 +67,17 @@ def test_a_row_says_what_the_run_s_files_say(run):
     assert (row["train_seconds"], row["tokens_per_second"]) == (4.0, 150)
     assert row["data"] == {"sst": {"train": {"rows": 9, "sha256": "d" * 64}}}
     assert "my files" not in json.dumps(row) and "/a/b" not in json.dumps(row)  # no place on this machine
+
+
+def test_a_row_says_of_how_many_rows_a_share_was_taken(run):
+    write_json(run.folder / "scores.json", SCORES)
+    config = run.config
+    config["data"]["sst"]["train"]["of"] = 90
+    config["options"]["fraction"] = "0.1"
+    write_json(run.folder / "config.json", config)
+    row = result_row.row(run.folder)
+    assert row["data"] == {"sst": {"train": {"rows": 9, "of": 90, "sha256": "d" * 64}}}
+    assert "--fraction 0.1" in row["command"] and row["options"]["fraction"] == "0.1"
 
 
 def test_the_command_makes_the_same_run_again(run):
