@@ -85,7 +85,7 @@ def measured_step(model: MultitaskBERT, data: dict) -> tuple[float, float]:
     for name, splits in data.items():
         rows = splits["train"]
         batch = rows.batch(np.array([rows.lengths.argmin()])).to(device)
-        if model.frozen:
+        if model.frozen and not model.config.frozen_dropout:
             with torch.no_grad():
                 batch.states = model.encode(batch.input_ids, batch.layout, keep=model.heads[name].layers_wanted)
         model.train()
@@ -132,7 +132,8 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) 
     """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
 
     Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
-    encoder sees every sentence once, repeated ones counted, and only heads are trained.
+    encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
+    dropout is on.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
@@ -142,7 +143,8 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) 
         if option == "finetune":
             operations += 2 * (encoder + head) * passes
         else:
-            operations += 2 * encoder * left.encodings * (train + dev + test) + 2 * head * passes
+            times = left.epochs if model.config.frozen_dropout else left.encodings
+            operations += 2 * encoder * (times * train + left.encodings * (dev + test)) + 2 * head * passes
     return operations
 
 

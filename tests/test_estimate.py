@@ -38,8 +38,8 @@ def data(tiny_tokenizer):
 
 @pytest.fixture
 def build(tiny):
-    def build(option):
-        config = ModelConfig.for_tasks(["sts"], attention={"sts": 2}, option=option)
+    def build(option, **more):
+        config = ModelConfig.for_tasks(["sts"], attention={"sts": 2}, option=option, **more)
         return MultitaskBERT(
             config, tiny(hidden_size=4, num_hidden_layers=3, intermediate_size=8, num_attention_heads=2)
         )
@@ -90,6 +90,13 @@ def test_operations_of_pretrain(build, data):
     assert count_operations(build("pretrain"), data, ALL, "pretrain") == wanted
     rest = Left.of(schedule(2), (1, 0))
     assert count_operations(build("pretrain"), data, rest, "pretrain") == 2 * HEAD * (3 * TRAIN + 2 * DEV + TEST)
+
+
+def test_operations_of_pretrain_with_the_encoders_dropout_on(build, data):
+    """The encoder runs over train in each of the two epochs, and once over dev and test."""
+    model = build("pretrain", frozen_dropout=True)
+    wanted = 2 * ENCODER * (2 * TRAIN + DEV + TEST) + 2 * HEAD * PASSES
+    assert count_operations(model, data, ALL, "pretrain") == wanted
 
 
 def test_batches_of_evaluation(data, monkeypatch):
