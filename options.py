@@ -44,6 +44,8 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "resume")
+# What config.json has as it was resolved: no default could say afterwards which it was.
+RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
@@ -407,6 +409,7 @@ def starts_like_predictions(path: Path, task: Task) -> bool:
 def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespace:
     """The options of the run that --resume names, as they were given then, with where it runs as typed now.
 
+    An option that was not there yet when the run began has its default, which is what the run did.
     Raises InputError if it is finished or no run of this command, or if an option typed differs from the run's.
     """
     run = Run.open(args.resume, ROOT)
@@ -425,9 +428,9 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         name, where = action.dest, folder / "config.json"
         if name in ("help", "run", "resume", "local_files_only"):
             continue
-        if name not in options:
+        if name not in options and name in RESOLVED:
             raise InputError(f"{where}: the options have no {name}: restore it, or start a new run")
-        value = options[name]
+        value = options.setdefault(name, action.default)
         if value is None and action.default is None:
             continue
         kinds = {int: int, float: (int, float), None: str}.get(action.type, str) if action.nargs is None else bool
