@@ -171,6 +171,11 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
     )
 
 
+def check_model(job: Job) -> None:
+    """Raises InputError where no such model can be made of these weights, which is said before a run has a folder."""
+    MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path))
+
+
 def run_config(job: Job, lr: float) -> dict:
     """config.json: every resolved option, versions, commit, data and weights with their hashes.
 
@@ -392,15 +397,19 @@ def refuse_changes(run: Run, config: dict) -> None:
             changed.append(f"processes {before['processes']} -> {config['processes']}")
         for task, splits in config["data"].items():
             for split, now in splits.items():
-                then = before["data"][task][split]
-                if then["sha256"] != now["sha256"]:
+                then = before["data"][task].get(split)
+                if then is None:  # GLUE's test files are read where they are there
+                    changed.append(f"{short(now['path'])} was added after the run began")
+                elif then["sha256"] != now["sha256"]:
                     changed.append(f"{short(now['path'])} ({then['rows']} rows -> {now['rows']})")
-    except (KeyError, TypeError) as error:
+            gone = [then for split, then in before["data"][task].items() if split not in splits]
+            changed += [f"{short(then['path'])} is gone" for then in gone]
+    except (AttributeError, KeyError, TypeError) as error:
         path = run.folder / "config.json"
         raise InputError(f"{path}: does not say which weights and data the run used: start a new one") from error
     if changed:
         raise InputError(
-            f"{run.folder} can't be continued, its inputs changed: {'; '.join(changed)}; restore them, or start anew"
+            f"{run.folder} can't be continued, its inputs changed: {'; '.join(changed)}; undo that, or start anew"
         )
 
 
@@ -442,9 +451,11 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         config = run_config(job, lr)
         if args.resume:
             refuse_changes(Run(folder), config)
-        elif processes.first:
-            held.enter_context(Run(folder).locked())
-            Run.create(folder, config)
+        else:
+            check_model(job)
+            if processes.first:
+                held.enter_context(Run(folder).locked())
+                Run.create(folder, config)
         processes.wait()
         say(f"run        {short(folder)}")
         outputs = train_parts(job, folder, lr, say)

@@ -6,6 +6,7 @@ Wang et al. 2018 (arXiv 1804.07461) for metrics and files; poolers after Lee, Pa
 import dataclasses
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -218,6 +219,30 @@ def test_a_pair_is_learned_either_way(command, tmp_path, encoding):
     model = MultitaskBERT.from_pretrained(tmp_path / "runs" / "x" / "best")
     assert model.heads["mrpc"].config.joint == (encoding == "joint")
     assert read_json(tmp_path / "runs" / "x" / "config.json")["options"]["pair_encoding"] == encoding
+
+
+def test_a_test_file_that_came_or_went_since_the_run_was_stopped_is_named(command, tmp_path, monkeypatch, capsys):
+    test = tmp_path / "glue" / "SST-2" / "test.tsv"
+    going_on = ["--resume", "runs/x"]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for there in (False, True):
+        if there:
+            test.write_text("index\tsentence\n0\tgood film\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(multitask_classifier, "describe_cost", interrupt)
+            assert command("--tasks sst2")[0] == 130
+        if there:
+            test.unlink()
+        else:
+            test.write_text("index\tsentence\n0\tgood film\n")
+        assert main(going_on) == 1
+        what = "is gone" if there else "was added after the run began"
+        wanted = f"runs/x can't be continued, its inputs changed: glue/SST-2/test.tsv {what}; undo that, or start anew"
+        assert wanted in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "runs")
 
 
 def test_without_the_folder_it_is_asked_for(command, tmp_path):

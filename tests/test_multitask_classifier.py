@@ -19,11 +19,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import course_data
 import files
 import multitask_classifier
 import options
+import result_row
 import weights
 from bert import BertConfig, BertModel
 from datasets import read_examples
@@ -879,7 +881,34 @@ def test_going_on_with_other_data_or_weights_is_refused(command, stopped, root):
     content = bytearray(weight.read_bytes())
     content[-1] ^= 1
     weight.write_bytes(content)
-    refused(command("--resume", "runs/x"), "its inputs changed: weights", "restore them, or start anew")
+    refused(command("--resume", "runs/x"), "its inputs changed: weights", "undo that, or start anew")
+
+
+def test_a_run_of_before_an_option_was_there_goes_on_as_it_did(command, stop, root):
+    """Whatever config.json lacks has its default, the same as when it is said; a row can be made of such a run."""
+    run = stop("--option", "finetune")
+    config = read_json(run / "config.json")
+    told = {"epochs", "batch_size", "model", "device"} | set(options.RESOLVED)
+    lacking = {name for name in config["options"] if name not in told}
+    assert {"loss", "attention_ffn", "frozen_dropout", "fraction", "schedule", "seed", "clip"} < lacking
+    config["options"] = {name: value for name, value in config["options"].items() if name in told}
+    files.write_json(run / "config.json", config)
+    refused(command("--resume", "runs/x", "--loss", "sst=coral"), "--loss sst=coral differs from the run's None")
+    refused(command("--resume", "runs/x", "--seed", "5"), "--seed 5 differs from the run's 11711")
+    assert command("--resume", "runs/x").code == 0
+    assert command("--epochs", "2", "--option", "finetune", "--run", "runs/straight").code == 0
+    one, other = (root / "runs" / name / "best" / "model.safetensors" for name in ("x", "straight"))
+    assert sha256(one) == sha256(other)
+    row = result_row.row(run)
+    assert "--loss" not in row["command"] and "--batch_size 4" in row["command"]
+
+
+@pytest.mark.parametrize("name", options.RESOLVED)
+def test_an_option_that_is_always_written_is_missed(command, stopped, name):
+    config = read_json(stopped / "config.json")
+    del config["options"][name]
+    files.write_json(stopped / "config.json", config)
+    refused(command("--resume", "runs/x"), f"config.json: the options have no {name}: restore it")
 
 
 def test_a_run_to_go_on_with_may_be_named(command, stopped, tmp_path, monkeypatch):
@@ -1087,7 +1116,22 @@ def test_weights_in_a_folder_cut_short(command, root):
     path.write_bytes(path.read_bytes()[:-1])
     before = relative_files(root)
     refused(command("--option", "finetune", "--run", "runs/x"), "tiny/model.safetensors", "cut short")
-    assert relative_files(root) - before <= {"runs/x/config.json"}
+    assert relative_files(root) == before
+
+
+def test_a_head_that_can_not_be_made_of_the_weights_is_refused_before_there_is_a_run(command, root):
+    """A frozen pooler that the weights don't have, more layers than they have, two segments where they know one."""
+    path = root / "tiny" / "model.safetensors"
+    state = {name: tensor.clone() for name, tensor in load_file(path).items() if not name.startswith("pooler.")}
+    path.unlink()
+    save_file(state, path)
+    before = relative_files(root)
+    refused(
+        command("--pooler", "cls", "--run", "runs/x"), "--pooler cls --option pretrain: these weights hold no pooler"
+    )
+    refused(command("--pooler", "concat_last4", "--run", "runs/x"), "reads the last 4 layers, and this encoder has 2")
+    assert relative_files(root) == before and not (root / "runs").exists()
+    assert command("--pooler", "cls", "--option", "finetune", "--run", "runs/x").code == 0
 
 
 def test_a_full_disk_at_the_checkpoint(command, root, monkeypatch):
