@@ -56,16 +56,22 @@ def packed(hidden):
 def through(layer, own, others, heads):
     """A layer's output (Tq, H) for one sequence, from the weights (N, Tq, T) in place of query and key."""
     values = layer.value(others).unflatten(-1, (layer.heads, -1))  # (T, N, D)
-    return layer.norm(own + layer.mix(torch.einsum("nqt,tnd->qnd", heads.to(values), values).flatten(1)))
+    hidden = layer.norm(own + layer.mix(torch.einsum("nqt,tnd->qnd", heads.to(values), values).flatten(1)))
+    if layer.up is None:
+        return hidden
+    return layer.last_norm(hidden + layer.down(torch.nn.functional.gelu(layer.up(hidden))))
 
 
 @pytest.mark.parametrize("option", ["pretrain", "finetune"])
+@pytest.mark.parametrize("attention_ffn", [False, True])
 @pytest.mark.parametrize(
     "name, attention, encoding",
     [("sst", 2, None), ("para", 1, None), ("sts", 3, None), ("para", 2, "joint"), ("mrpc", 2, "separate")],
 )
-def test_with_the_matrices_one_gets_what_the_layers_give(build, tiny_tokenizer, name, attention, encoding, option):
-    model = build(name, attention, pair_encoding=encoding, option=option).double()
+def test_with_the_matrices_one_gets_what_the_layers_give(
+    build, tiny_tokenizer, name, attention, encoding, attention_ffn, option
+):
+    model = build(name, attention, pair_encoding=encoding, attention_ffn=attention_ffn, option=option).double()
     head = model.heads[name]
     found = token_weights(model, tiny_tokenizer, name, *TEXTS[name])
     hidden = encode(model, tiny_tokenizer, *TEXTS[name], joint=head.config.joint)
