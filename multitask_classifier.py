@@ -26,13 +26,14 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
+from console import tell
 from course_data import choose_data, refuse_mixture
-from data_check import exclude_shared, shared_rows
+from data_check import exclude_shared
 from distributed import ALONE, Processes, find_processes, joined
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, check_known, predict, write_predictions
-from files import atomic_write_all, cannot, write_json
+from files import cannot, write_json
 from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
 from options import (
@@ -43,17 +44,17 @@ from options import (
     choose_device,
     get_args,
     input_paths,
-    output_path,
     recommended_lr,
     short,
     unfinished,
 )
 from precision import Precision, choose_precision
-from run import ROOT, Run, environment, new_name, predicted
+from reporting import describe_data, describe_score, hand_over, report
+from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from task_files import is_optional, read_split, take_share
 from task_options import parse_attention, parse_fraction, parse_loss
-from tasks import TASKS, Task, leaderboard_score, parse_tasks, selection_score
+from tasks import Task, parse_tasks, selection_score
 from tokenizer import BertTokenizer
 from training import Stopped, Trainer, TrainingOptions, on_signals
 
@@ -99,26 +100,6 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
             split: TaskData(task, table, tokenizer, pair_encoding=args.pair_encoding) for split, table in tables.items()
         }
     return data
-
-
-def describe_data(tasks: tuple[Task, ...], data: dict, say) -> None:
-    for task in tasks:
-        parts = []
-        for split, rows in data[task.name].items():
-            whole = f" of {rows.table.taken_from:,}" if rows.table.taken_from else ""
-            notes = [
-                f"{len(lines):,} left out: {reason}, line {lines[0]}{', ...' if len(lines) > 1 else ''}"
-                for reason, lines in rows.table.reasons().items()
-            ]
-            if rows.truncated:
-                notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
-            parts.append(f"{split} {len(rows):,}{whole}" + (f" ({'; '.join(notes)})" if notes else ""))
-        joint = "; a pair is one sequence" if data[task.name]["train"].joint else ""
-        say(f"           {task.name:<7}{', '.join(parts)}{joint}")
-    shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
-    counts = ", ".join(f"{name} {count:,}" for name, count in shared.items() if count)
-    if counts:
-        say(f"warning    train rows that stand in dev or test, too: {counts}; --exclude_shared leaves them out")
 
 
 def start(args: argparse.Namespace, processes: Processes, say) -> Job:
@@ -314,12 +295,6 @@ def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
             rows.read_from(store)
 
 
-def describe_score(found: Predictions) -> str:
-    """`sst accuracy 0.481`."""
-    value = "undefined, counted as 0" if found.score is None else f"{found.score:.3f}"
-    return f"{found.task.name} {found.task.metric} {value}"
-
-
 def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: Path) -> dict[str, Predictions]:
     """Predict dev and test with the best model into the run's folder. Returns what was predicted on dev."""
     dev = {}
@@ -331,60 +306,6 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
             if split == "dev":
                 dev[task.name] = found
     return dev
-
-
-def hand_over(job: Job, folder: Path, say) -> list[Path]:
-    """Copy the run's prediction files to where the course's flags say, all of them once all are there.
-
-    Those of a model that nothing was taught don't take the place of others', unless a flag names it.
-    """
-    contents = {
-        output_path(job.args, task, split): (folder / "predictions" / task.predictions_file(split)).read_bytes()
-        for task in job.tasks
-        for split in ("dev", "test")
-        if split in job.data[task.name]
-        if job.args.epochs or getattr(job.args, f"{task.name}_{split}_out")
-    }
-    atomic_write_all(contents)
-    if not job.args.epochs:
-        say("\nnothing was trained (--epochs 0), so predictions go only where an option names a file for them")
-    for place in dict.fromkeys(path.parent for path in contents):
-        others = describe_others(job.tasks, place)
-        if others:
-            say(f"\n{short(place)} also holds predictions of other runs: {others}")
-    return list(contents)
-
-
-def describe_others(tasks: tuple[Task, ...], place: Path) -> str:
-    """`para, sts of runs/first`: whose the prediction files of other tasks are that stand in this folder."""
-    runs: dict[str, list[str]] = {}
-    for task in TASKS.values():
-        paths = [place / task.predictions_file(split) for split in ("dev", "test")]
-        contents = {path.name: path.read_bytes() for path in paths if task not in tasks and path.is_file()}
-        if contents:
-            run = predicted(ROOT, contents)
-            runs.setdefault(short(run) if run else "an unknown run", []).append(task.name)
-    return "; ".join(f"{', '.join(names)} of {run}" for run, names in runs.items())
-
-
-def report(job: Job, untrained: dict[str, float | None], dev: dict[str, Predictions], say) -> None:
-    """The last lines: each task's dev score beside the untrained one, and the leaderboard score."""
-
-    def line(title: str, metric: str, before: str, after: str) -> str:
-        return f"{title:<24}{metric:<11}{before:>9}" + (f"{after:>10}" if job.args.epochs else "")
-
-    def show(value):
-        return "undefined" if value is None else f"{value:.3f}"
-
-    say("")
-    say(line("dev", "metric", "untrained", "trained"))
-    for name, found in dev.items():
-        say(line(found.task.title, found.task.metric, show(untrained[name]), show(found.score)))
-    scores = {name: found.score for name, found in dev.items()}
-    if set(dev) == {"sst", "para", "sts"}:
-        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(leaderboard_score(scores))))
-    elif len(dev) > 1 and any(task.file_format == "glue" for task in job.tasks):
-        say(line("mean", "", show(selection_score(untrained)), show(selection_score(scores))))
 
 
 def refuse_changes(run: Run, config: dict) -> None:
@@ -411,20 +332,6 @@ def refuse_changes(run: Run, config: dict) -> None:
         raise InputError(
             f"{run.folder} can't be continued, its inputs changed: {'; '.join(changed)}; undo that, or start anew"
         )
-
-
-def tell(text: str) -> None:
-    """print, which ends no run of hours because nobody listens any more (`| head`, a full disk): then it is silent."""
-    try:
-        print(text, flush=True)
-    except UnicodeEncodeError:
-        tell(ascii(text))
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
-        finally:
-            os.close(nowhere)
 
 
 def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> Path:
@@ -476,10 +383,10 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
         untrained.update({task.name: history[0]["dev"][task.name][task.metric] for task in tasks})
         dev.update(write_all(job, model, tasks, folder))
         runs.append(run)
-    report(job, untrained, dev, say)
+    report(untrained, dev, job.args.epochs > 0, say)
     outputs = []
     if job.processes.first:
-        outputs = hand_over(job, folder, say)
+        outputs = hand_over(job.args, job.data, folder, ROOT, say)
         scores = {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()}
         write_json(folder / SCORES, scores)
         for run in runs:

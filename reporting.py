@@ -1,0 +1,111 @@
+"""What the training command says of its data and scores, and where it puts the predictions.
+
+The words before training and after it; what is said while it goes on is training.py's. Files and flags are those of the
+CS 224N default project.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from batches import TaskData
+from data_check import shared_rows
+from evaluation import Predictions
+from files import atomic_write_all, short
+from options import output_path
+from run import predicted
+from tasks import TASKS, Task, leaderboard_score, selection_score
+
+Data = dict[str, dict[str, TaskData]]  # task -> split -> rows
+Say = Callable[[str], None]
+
+
+def describe_data(tasks: tuple[Task, ...], data: Data, say: Say) -> None:
+    """Rows of every file, what was left out of it or cut, and the train rows that stand in dev or test, too."""
+    for task in tasks:
+        parts = []
+        for split, rows in data[task.name].items():
+            whole = f" of {rows.table.taken_from:,}" if rows.table.taken_from else ""
+            notes = [
+                f"{len(lines):,} left out: {reason}, line {lines[0]}{', ...' if len(lines) > 1 else ''}"
+                for reason, lines in rows.table.reasons().items()
+            ]
+            if rows.truncated:
+                notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
+            parts.append(f"{split} {len(rows):,}{whole}" + (f" ({'; '.join(notes)})" if notes else ""))
+        joint = "; a pair is one sequence" if data[task.name]["train"].joint else ""
+        say(f"           {task.name:<7}{', '.join(parts)}{joint}")
+    shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
+    counts = ", ".join(f"{name} {count:,}" for name, count in shared.items() if count)
+    if counts:
+        say(f"warning    train rows that stand in dev or test, too: {counts}; --exclude_shared leaves them out")
+
+
+def describe_score(found: Predictions) -> str:
+    """`sst accuracy 0.481`."""
+    value = "undefined, counted as 0" if found.score is None else f"{found.score:.3f}"
+    return f"{found.task.name} {found.task.metric} {value}"
+
+
+def report(untrained: dict[str, float | None], dev: dict[str, Predictions], trained: bool, say: Say) -> None:
+    """The last lines: each task's dev score beside the untrained one, and the leaderboard score.
+
+    trained: whether the model learned anything between the two.
+    """
+
+    def line(title: str, metric: str, before: str, after: str) -> str:
+        return f"{title:<24}{metric:<11}{before:>9}" + (f"{after:>10}" if trained else "")
+
+    def show(value):
+        return "undefined" if value is None else f"{value:.3f}"
+
+    say("")
+    say(line("dev", "metric", "untrained", "trained"))
+    for name, found in dev.items():
+        say(line(found.task.title, found.task.metric, show(untrained[name]), show(found.score)))
+    scores = {name: found.score for name, found in dev.items()}
+    if set(dev) == {"sst", "para", "sts"}:
+        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(leaderboard_score(scores))))
+    elif len(dev) > 1 and any(found.task.file_format == "glue" for found in dev.values()):
+        say(line("mean", "", show(selection_score(untrained)), show(selection_score(scores))))
+
+
+def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, say: Say) -> list[Path]:
+    """Copy the run's prediction files to where the course's flags say, all of them once all are there.
+
+    Those of a model that nothing was taught don't take the place of others', unless a flag names it. folder: the run's.
+    root: whose runs/ may be where other predictions come from. Returns the copies.
+    """
+    predictions = folder / "predictions"
+    contents = {
+        output_path(args, TASKS[name], split): (predictions / TASKS[name].predictions_file(split)).read_bytes()
+        for name, splits in data.items()
+        for split in ("dev", "test")
+        if split in splits
+        if args.epochs or getattr(args, f"{name}_{split}_out")
+    }
+    atomic_write_all(contents)
+    if not args.epochs:
+        say("\nnothing was trained (--epochs 0), so predictions go only where an option names a file for them")
+    for place in dict.fromkeys(path.parent for path in contents):
+        others = describe_others(data, place, root)
+        if others:
+            say(f"\n{short(place)} also holds predictions of other runs: {others}")
+    return list(contents)
+
+
+def describe_others(own: Iterable[str], place: Path, root: Path) -> str:
+    """`para, sts of runs/first`: whose the prediction files in this folder are, of other tasks than a run's own.
+
+    Looked for in `root`/runs.
+    """
+    runs: dict[str, list[str]] = {}
+    for task in TASKS.values():
+        paths = [place / task.predictions_file(split) for split in ("dev", "test")]
+        contents = {path.name: path.read_bytes() for path in paths if task.name not in own and path.is_file()}
+        if contents:
+            run = predicted(root, contents)
+            runs.setdefault(short(run) if run else "an unknown run", []).append(task.name)
+    return "; ".join(f"{', '.join(names)} of {run}" for run, names in runs.items())
