@@ -54,7 +54,7 @@ def find_nearest(
             products = buffer[: len(asked) * len(block)].view(len(asked), len(block))
             torch.mm(torch.from_numpy(asked), torch.from_numpy(block).T, out=products)
             rows, columns = _candidates(products, limits[group], k, slack)
-            found = _sums(asked, block, rows, columns)
+            found = pair_scores(asked, block, rows, columns)
             enough = found >= least
             rows, columns, found = rows[enough], columns[enough], found[enough]
             if len(rows):
@@ -74,7 +74,7 @@ def _candidates(products: torch.Tensor, limits: np.ndarray, k: int, slack: np.fl
     return np.divmod(flat, products.shape[1])
 
 
-def _sums(queries: np.ndarray, block: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def pair_scores(queries: np.ndarray, block: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Inner products of these pairs, summed in double precision, in an order that depends on H alone; float32."""
     out = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), PAIRS):

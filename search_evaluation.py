@@ -8,9 +8,6 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import numpy as np
 
 from nearest import find_nearest
 from search_data import Collection
@@ -86,14 +83,9 @@ def evaluate_search(
     recall_at: Sequence[int] = RECALL_AT,
     batch_size: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    say: Callable[[str], object] = lambda text: None,
 ) -> dict[str, float]:
     """The metrics of an encoder on a collection, whose index is made for this and not kept."""
     with tempfile.TemporaryDirectory() as folder:
-        index = build(Path(folder), collection.corpus, encoder, batch_size=batch_size, progress=progress)
+        index = build(folder, collection.corpus, encoder, batch_size=batch_size, say=say, progress=progress)
         return evaluate_index(index, collection, encoder, recall_at, batch_size)
-
-
-def agreement(found: np.ndarray, exact: np.ndarray) -> float:
-    """Recall of an approximate search against the exact one: the share of the exact places (Q, k) that were found."""
-    shared = [len(set(row.tolist()) & set(best.tolist()) - {-1}) for row, best in zip(found, exact, strict=True)]
-    return sum(shared) / max(1, int((exact >= 0).sum()))

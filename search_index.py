@@ -204,7 +204,7 @@ def build(
     source: dict | None = None,
     half: bool = False,
     batch_size: int = 32,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], object] = lambda text: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SearchIndex:
     """Encode what of the corpus is not in the folder's index yet; documents without text are left out, and counted.

@@ -14,7 +14,6 @@ from errors import InputError
 from nearest import find_nearest
 from search_data import read_collection
 from search_evaluation import (
-    agreement,
     evaluate_index,
     evaluate_search,
     metric_names,
@@ -78,12 +77,6 @@ def test_what_is_no_ranking():
         score_ranking(["a", "a"], {"a": 1})
     with pytest.raises(ValueError, match="no document is relevant"):
         score_ranking(["a"], {})
-
-
-def test_agreement():
-    exact = np.array([[0, 1, 2], [5, -1, -1]])
-    assert agreement(exact, exact) == 1
-    assert agreement(np.array([[2, 9, 0], [-1, -1, -1]]), exact) == 2 / 4
 
 
 @pytest.mark.real_data
