@@ -1,0 +1,297 @@
+"""`contrastive.py train` from options to a folder: selection, early stop, exact resume, two processes, refusals."""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import contrastive
+import weights
+from bert import BertModel
+from contrastive_training import SHARED
+from sentence_encoder import SentenceEncoder
+from sts_data import read_pairs
+from sts_evaluation import spearman_of
+from training import Stopped, Trainer
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES = ["a good film", "dull", "the cat sat on the mat", "why ?", "who ran", "very bad", "not good .", "bright , dull",
+         "a dog ran", "the mat was dull", "quickly", "who sat ?", "film", "cat and dog"]  # fmt: skip
+DEV = "genre\tfile\tyear\t0\t{}\t{}\t{}\n"
+PAIRS = [("5.0", "a good film", "the film was good"), ("0.0", "dull", "who ran"), ("3.0", "a cat", "the cat sat"),
+         ("1.5", "why ?", "who ran ?"), ("2.2", "very bad", "not good .")]  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path, tiny_config, tiny_tokenizer):
+    """A folder with a tiny model with dropout, the same without, sentences, triples and dev pairs."""
+    torch.manual_seed(0)
+    bert = BertModel(tiny_config)
+    for name, dropout in (("tiny", 0.2), ("still", 0.0)):
+        bert.config = dataclasses.replace(
+            tiny_config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+        )
+        bert.save_pretrained(tmp_path / name)
+        tiny_tokenizer.save_pretrained(tmp_path / name)
+    (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")
+    triples = [f'"{LINES[i]}","{LINES[i + 1]}","{LINES[(i + 5) % 14]}"' for i in range(13)]
+    (tmp_path / "triples.csv").write_text("sent0,sent1,hard_neg\n" + "\n".join(triples) + "\n")
+    (tmp_path / "sts-dev.csv").write_text("".join(DEV.format(*row) for row in PAIRS))
+    return tmp_path
+
+
+def command(files, *options, model="tiny", run="run"):
+    """Options of a short run on the sentences; what comes last counts."""
+    common = ["--model", files / model, "--train", files / "lines.txt", "--dev", files / "sts-dev.csv"]
+    sizes = ["--batch_size", 4, "--max_length", 12, "--device", "cpu", "--lr", 0.001, "--epochs", 2]
+    return [str(option) for option in ("train", *common, *sizes, "--run", files / run, *options)]
+
+
+def train(files, *options, **where):
+    return contrastive.main(command(files, *options, **where))
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_its_encoder_scores_and_all_it_was_asked(files, capsys):
+    assert train(files, "--evaluate_every", 3, "--pooler", "layer_attention", "--pooler_options", "query=last") == 0
+    run = files / "run"
+    assert {path.name for path in run.iterdir()} == {"best", "config.json", "metrics.jsonl", "scores.json"}
+    places = [(row["epoch"], row["step"]) for row in rows(run)]
+    assert places == [(0, 0), (0, 3), (1, 0), (1, 3), (2, 0)]
+    best = max(rows(run)[1:], key=lambda row: row["score"])
+    assert [row["best"] for row in rows(run)].count(True) >= 1 and best["best"] and not rows(run)[0]["best"]
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["trained"] == {**best["dev"], "epoch": best["epoch"], "step": best["step"]}
+    encoder = SentenceEncoder.from_pretrained(run)
+    assert encoder.pooler_options["query"] == "last" and encoder.max_length == 24
+    assert spearman_of(encoder, read_pairs(files / "sts-dev.csv")) == pytest.approx(best["score"], abs=1e-6)
+    config = json.loads((run / "config.json").read_text())
+    assert config["command"] == "contrastive.py" and config["options"]["temperature"] == 0.05
+    assert config["data"]["train"][0]["rows"] == 14 and config["data"]["dev"]["pairs"] == 5
+    said = capsys.readouterr().out
+    assert "data       14 sentences, each its own pair" in said and "layer_attention, activation rrelu" in said
+    assert "6 rows hold a sentence of that file: --exclude" in said
+
+
+def test_what_is_shared_with_an_evaluation_set_is_left_out_and_counted(files, capsys):
+    assert train(files, "--exclude", files / "sts-dev.csv", "--epochs", 1) == 0
+    dropped = json.loads((files / "run" / "config.json").read_text())["data"]["train"][0]["dropped"]
+    assert dropped == {SHARED: {"rows": 6, "first_lines": [1, 2, 4, 5, 6, 7]}}
+    said = capsys.readouterr().out
+    assert f"lines.txt: 8 rows (6 left out: {SHARED}, line 1, ...)" in said and "warning" not in said
+
+
+@pytest.mark.parametrize("how", ["plain", "in parts"])
+def test_stopped_and_resumed_it_is_the_same_to_the_bit(files, monkeypatch, capsys, how):
+    """SIGTERM in the middle of the second epoch; dropout, RReLU and hidden tokens go on as they were."""
+    options = ["--mlm_weight", 0.1, "--pooler", "layer_attention", "--evaluate_every", 2, "--clip", 0.5]
+    options += ["--mode", "sup", "--train", files / "triples.csv", "--hard_negative_weight", 0.3]
+    options += [] if how == "plain" else ["--micro_batch", 2]
+    assert train(files, *options, run="straight") == 0
+    real, steps = Trainer._step, []
+
+    def step(trainer):
+        real(trainer)
+        steps.append(1)
+        if len(steps) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "_step", step)
+    assert train(files, *options, run="stopped") == 130
+    assert f"train --resume {files / 'stopped'}" in capsys.readouterr().err
+    assert not (files / "stopped" / "scores.json").exists()
+    torch.manual_seed(999)
+    assert contrastive.main(["train", "--resume", str(files / "stopped")]) == 0
+    assert len(steps) == 8
+    straight, stopped = files / "straight", files / "stopped"
+    timeless = [
+        [{k: v for k, v in row.items() if k != "train_seconds"} for row in rows(r)] for r in (straight, stopped)
+    ]
+    assert timeless[0] == timeless[1]
+    one, other = (weights.read_state(run / "best") for run in (straight, stopped))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert contrastive.main(["train", "--resume", str(stopped)]) == 1
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys):
+    def stop(trainer, say):
+        raise Stopped
+
+    monkeypatch.setattr(Trainer, "_train_epoch", stop)
+    assert train(files) == 130
+    run = str(files / "run")
+    capsys.readouterr()
+    for options, message in (
+        (["--lr", "0.5"], "--lr 0.5 differs from the run's 0.001: leave it out"),
+        (["--train", "other.txt"], "--train other.txt differs from the run's"),
+    ):
+        assert contrastive.main(["train", "--resume", run, *options]) == 1
+        assert message in capsys.readouterr().err
+    (files / "lines.txt").write_text("another\nfile\nof\nlines\n")
+    assert contrastive.main(["train", "--resume", run, "--save_every", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "can't be continued, its inputs changed: " in error and "lines.txt: restore" in error
+    config = json.loads((files / "run" / "config.json").read_text())
+    for change, message in (
+        ({"epochs": "many"}, "config.json: epochs is 'many', which --epochs could not be"),
+        ({"train": []}, "config.json: train is [], which --train could not be"),
+        ({"mode": "both"}, "config.json: mode is 'both', which --mode could not be"),
+    ):
+        changed = {**config, "options": {**config["options"], **change}}
+        (files / "run" / "config.json").write_text(json.dumps(changed))
+        assert contrastive.main(["train", "--resume", run]) == 1
+        assert message in capsys.readouterr().err
+    del config["options"]["seed"]
+    (files / "run" / "config.json").write_text(json.dumps(config))
+    assert contrastive.main(["train", "--resume", run]) == 1
+    assert "the options have no seed: restore it" in capsys.readouterr().err
+
+
+def test_it_stops_early_when_nothing_gets_better(files, monkeypatch, capsys):
+    scores = iter([0.1, 0.5, 0.4, 0.3])
+    monkeypatch.setattr("contrastive_training.spearman_of", lambda encoder, pairs: next(scores))
+    assert train(files, "--evaluate_every", 1, "--patience", 2, "--epochs", 50) == 0
+    run = files / "run"
+    assert [row["score"] for row in rows(run)] == [0.1, 0.5, 0.4, 0.3]
+    assert "stopping early: 2 evaluations without a better score" in capsys.readouterr().out
+    assert json.loads((run / "scores.json").read_text())["trained"] == {"spearman": 0.5, "epoch": 0, "step": 1}
+    assert not (run / "last").exists()
+
+
+def test_an_undefined_correlation_counts_as_minus_one(files, monkeypatch, capsys):
+    monkeypatch.setattr("contrastive_training.spearman_of", lambda encoder, pairs: None)
+    assert train(files, "--epochs", 1) == 0
+    assert [row["score"] for row in rows(files / "run")] == [-1.0, -1.0]
+    assert "undefined, counted as -1" in capsys.readouterr().out
+
+
+def test_without_dev_the_last_model_is_kept(files):
+    assert train(files, "--dev", "none") == 0
+    assert [(row["epoch"], row["best"]) for row in rows(files / "run")] == [(0, False), (1, True), (2, True)]
+    assert json.loads((files / "run" / "scores.json").read_text()) == {"dev": None}
+    before = SentenceEncoder.from_pretrained(files / "tiny").encode(LINES)
+    assert np.abs(SentenceEncoder.from_pretrained(files / "run").encode(LINES) - before).max() > 1e-3
+
+
+def test_no_epochs_keep_the_model_as_it_was(files):
+    assert train(files, "--epochs", 0) == 0
+    one, other = (SentenceEncoder.from_pretrained(files / name) for name in ("tiny", "run"))
+    np.testing.assert_array_equal(one.encode(LINES), other.encode(LINES))
+
+
+def test_simcses_dense_layer_is_in_training_only(files, capsys):
+    assert train(files, "--pooler", "first") == 0
+    assert "dense      a layer with tanh behind the pooler, in training only" in capsys.readouterr().out
+    state = weights.read_state(files / "run" / "best")
+    assert not [name for name in state if "sentence_pooler" in name or name.startswith("dense")]
+    encoder = SentenceEncoder.from_pretrained(files / "run")
+    assert encoder.pooler_name == "first" and not list(encoder.pooler.parameters())
+    assert train(files, "--pooler", "first", "--training_dense", "no", run="without") == 0
+    assert "dense  " not in capsys.readouterr().out
+    other = SentenceEncoder.from_pretrained(files / "without")
+    assert encoder.fingerprint != other.fingerprint
+
+
+def test_a_trained_encoder_is_trained_on(files, capsys):
+    assert train(files, "--pooler", "layer_attention", "--epochs", 1) == 0
+    first = SentenceEncoder.from_pretrained(files / "run")
+    assert contrastive.main([*command(files, "--epochs", 0, run="again"), "--model", str(files / "run")]) == 0
+    assert "pooler layer_attention" in capsys.readouterr().out
+    assert SentenceEncoder.from_pretrained(files / "again").fingerprint == first.fingerprint
+
+
+def test_two_processes_are_one(files, capsys):
+    """The whole command under torchrun's variables, no dropout: triples, hidden tokens, a last batch of one row."""
+    options = ["--mode", "sup", "--train", files / "triples.csv", "--hard_negative_weight", 0.5, "--mlm_weight", 0.2]
+    options += ["--evaluate_every", 2, "--pooler", "cls"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "contrastive.py"), *command(files, *options, model="still", run="two")],
+            env={**common, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [process.communicate(timeout=400) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], said
+    assert "2 processes, each a part of every batch" in said[0][0] and not said[1][0]
+    assert train(files, *options, model="still", run="one") == 0
+    one, two = (rows(files / name) for name in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
+        assert (a["epoch"], a["step"], a["score"]) == (b["epoch"], b["step"], pytest.approx(b["score"], abs=2e-4))
+        assert a["train_loss"] == {name: pytest.approx(loss, abs=2e-4) for name, loss in b["train_loss"].items()}
+    one, two = (weights.read_state(files / name / "best") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch_size", 1], "--batch_size is 1, wanted a number from 2 up"),
+        (["--temperature", 0], "--temperature is 0.0, wanted a number above 0"),
+        (["--lr", "nan"], "--lr is nan, wanted 0 to 1e+30"),
+        (["--max_length", 25], "--max_length 25: the model has 24 positions"),
+        (["--pooler_options", "query=last"], "--pooler_options: of which pooler"),
+        (["--pooler", "mean", "--pooler_options", "query=last"], "pooler mean takes none"),
+        (["--mode", "sup", "--column", "a"], "--column is for --mode unsup"),
+        (["--hard_negative_weight", 1], "--hard_negative_weight is for --mode sup"),
+        (["--dev", "none", "--patience", 1], "--patience: without scores"),
+        (["--dev", "nowhere.csv"], "cannot read nowhere.csv"),
+        (["--exclude", "nowhere"], "cannot read nowhere"),
+        (["--train", "nowhere"], "cannot read nowhere"),
+        (["--model", "nowhere"], "no weights at nowhere"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_is_written(files, capsys, options, message):
+    assert train(files, *options) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert not (files / "run").exists()
+
+
+def test_pairs_have_no_hard_negatives_to_weigh_and_one_row_nothing_to_be_told_from(files, capsys):
+    (files / "pairs.csv").write_text("sent0,sent1\na,cat\nthe,dog\n")
+    assert train(files, "--mode", "sup", "--train", files / "pairs.csv", "--hard_negative_weight", 1) == 1
+    assert "these are pairs, without hard negatives" in capsys.readouterr().err
+    (files / "one.txt").write_text("cat\n")
+    assert train(files, "--train", files / "one.txt") == 1
+    assert "one row, wanted two or more" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_run_is_not_written_over(files, capsys):
+    assert train(files, "--epochs", 0) == 0
+    assert train(files, "--epochs", 0) == 1
+    assert "holds a run already: continue it with --resume" in capsys.readouterr().err
+
+
+def test_the_program_lists_its_commands(capsys):
+    with pytest.raises(SystemExit) as left:
+        contrastive.main(["--help"])
+    said = capsys.readouterr().out
+    assert left.value.code == 0 and all(f"  {name}" in said for name in ("train", "evaluate", "search"))
+    with pytest.raises(SystemExit) as left:
+        contrastive.main(["fly"])
+    assert left.value.code == 2 and "choose from" in capsys.readouterr().err
