@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from course_data import choose_data
+from datasets import Table
 from embedding_quality import RESOLUTION, TOP, alignment, mean_cosine, uniformity, unit, variance_shares
 from errors import InputError
 from evaluation import pearson
@@ -24,6 +25,7 @@ from files import check_writable, short, write_json
 from options import choose_device, path_given, text_given
 from poolers import POOLERS
 from sts_data import NAMES, SEVEN, TRAINED_ON, ScoredPairs, SimilaritySet, read_sets
+from tasks import Task
 from transfer import TRANSFER_TASKS, TransferScore, find_tables, transfer
 
 if TYPE_CHECKING:
@@ -245,8 +247,14 @@ def _names(text: str) -> list[str]:
     return [name for part in text.split(",") if (name := part.strip())]
 
 
-def evaluate(encoder: SentenceEncoder, sets: list[SimilaritySet], tables: list, batch_size: int, bar: bool) -> dict:
-    """All that is reported, as JSON can hold it. tables: of transfer.find_tables."""
+def evaluate(
+    encoder: SentenceEncoder,
+    sets: list[SimilaritySet],
+    tables: list[tuple[Task, Table, Table]],
+    batch_size: int = BATCH,
+    bar: bool = False,
+) -> dict:
+    """All that is reported, as JSON can hold it. tables: of `find_tables`. Raises InputError as `transfer` does."""
     report: dict = {
         "model": {
             "name": encoder.name,

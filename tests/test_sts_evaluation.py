@@ -120,7 +120,7 @@ def test_constant_embeddings(wobble):
     data = pairs(("a", "b", 3), ("c", "d", 2), ("e", "f", 0))
     known = {text: [1 + wobble * i, 2, 3] for i, text in enumerate("abcdef")}
     assert spearman_of(Fake(**known), data) is None
-    report = evaluate(Fake(**known), [SimilaritySet("STS-B-dev", "there", {"dev": data})], [], 8, False)
+    report = evaluate(Fake(**known), [SimilaritySet("STS-B-dev", "there", {"dev": data})], [])
     found = report["similarity"]["STS-B-dev"]
     assert found["undefined"] == ["STS-B-dev: no correlation, since the model gives every pair the same similarity"]
     assert found["spearman"] == found["pearson"] == {"all": None, "mean": None, "wmean": None}
@@ -161,7 +161,7 @@ def test_a_vector_of_zeros_is_similar_to_nothing():
 def test_the_space_is_that_of_the_distinct_sentences():
     known = {"a": [1, 0, 0], "b": [0, 2, 0], "c": [-3, 0, 0]}
     data = pairs(("a", "b", 4.5), ("b", "c", 4.0), ("a", "b", 1.0), ("c", "a", 5.0))
-    found = evaluate(Fake(**known), [SimilaritySet("STS-B-dev", "there", {"dev": data})], [], 8, False)["space"]
+    found = evaluate(Fake(**known), [SimilaritySet("STS-B-dev", "there", {"dev": data})], [])["space"]
     space = found["STS-B-dev"]
     assert (space["sentences"], space["similar_pairs"]) == (3, 2)  # above 4, not from 4 on
     assert space["alignment"] == pytest.approx((2 + 4) / 2) and space["mean_cosine"] == pytest.approx(-1 / 3)
@@ -180,7 +180,7 @@ def all_seven(folder):
 
 def test_the_average_is_of_the_seven_that_papers_report(tmp_path):
     sets = read_sets([all_seven(tmp_path)])
-    report = {"aggregation": "wmean", **evaluate(Fake(), sets, [], 8, False)}
+    report = {"aggregation": "wmean", **evaluate(Fake(), sets, [])}
     assert tuple(report["similarity"]) == SEVEN
     for how in ("all", "mean", "wmean"):
         values = [found["spearman"][how] for found in report["similarity"].values()]
@@ -188,7 +188,7 @@ def test_the_average_is_of_the_seven_that_papers_report(tmp_path):
     lines = sts_evaluation.describe(report)
     assert f"{100 * report['average']['spearman']['wmean']:.2f}" in next(li for li in lines if "average of" in li)
     assert "weighted by their pairs (wmean)" in lines[0]
-    fewer = {"aggregation": "all", **evaluate(Fake(), sets[1:], [], 8, False)}
+    fewer = {"aggregation": "all", **evaluate(Fake(), sets[1:], [])}
     assert fewer["average"]["pearson"] == {"all": None, "mean": None, "wmean": None}
     assert any("without STS12: no average" in line for line in sts_evaluation.describe(fewer))
 
