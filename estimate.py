@@ -159,12 +159,22 @@ def count_batches(data: dict, left: Left) -> int:
 
 def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str) -> float:
     """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass."""
-    learning, total = _parameters(model)
+    learning, total = count_parameters(model)
     rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
     layers = model.bert.config.num_hidden_layers if option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
     kept = batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
     return FLOAT_BYTES * (total + 3 * learning + kept)
+
+
+def count_seconds(
+    model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
+) -> float:
+    """Seconds that all, or the rest, of a run takes at least, on the model's device. position: see Left.of."""
+    left = Left.of(schedule, position)
+    speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
+    step, batch = measured_step(model, data)
+    return count_operations(model, data, left, option) / speed + left.steps * step + count_batches(data, left) * batch
 
 
 def describe_cost(
@@ -174,28 +184,24 @@ def describe_cost(
 
     position: see Left.of; then the time is that of the rest.
     """
-    learning, total = _parameters(model)
-    left = Left.of(schedule, position)
-    speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
-    step, batch = measured_step(model, data)
-    seconds = (
-        count_operations(model, data, left, option) / speed + left.steps * step + count_batches(data, left) * batch
-    )
+    learning, total = count_parameters(model)
+    seconds = count_seconds(model, data, schedule, option, position)
     memory = count_memory(model, data, schedule.batch_size, option)
     rest = "" if position is None else " more"
     return (
-        f"learning   {learning:,} of {total:,} parameters; at least {_duration(seconds)}{rest} on this device, "
+        f"learning   {learning:,} of {total:,} parameters; at least {show_duration(seconds)}{rest} on this device, "
         f"{memory / 1e9:.1f} GB of memory"
     )
 
 
-def _parameters(model: MultitaskBERT) -> tuple[int, int]:
+def count_parameters(model: MultitaskBERT) -> tuple[int, int]:
     """How many numbers learn, of how many."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(size for size, learns in sizes if learns), sum(size for size, _ in sizes)
 
 
-def _duration(seconds: float) -> str:
+def show_duration(seconds: float) -> str:
+    """`42 s`, `3 min`, `1.8 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
