@@ -1,0 +1,330 @@
+"""Cells of a table: one training run each, in a folder of its own, as a process of multitask_classifier.py.
+
+Follows the README, "The papers' tables". A cell is done when its row stands in the file of rows; a run that is finished
+without one gives it, one that was stopped is resumed. What is kept of a run are its logs and predictions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import InputError, quoted
+from experiments import Row, Table
+from files import cannot, sha256, short
+from options import COMMAND, SCORES, get_args, input_paths, unfinished
+from result_row import is_place, last_row, need, read_lines, row
+from run import ROOT, Run
+from tasks import TASKS
+
+LOG = "log.txt"
+PATIENCE = 120  # seconds that a stopped run has to write its checkpoint before it is killed
+NEW, STOPPED, FINISHED, DONE = "new", "stopped", "finished", "done"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is run, beside the tables' own options: the encoder, its recommended rates, data, how long, how much of it.
+
+    model, data: as typed, None for the defaults; model_name, data_name: what they are called in folders and captions.
+    lr: option -> learning rate. epochs, batch_size: option -> number. fraction: task -> share of its train rows, 1
+    where not named. runs: the folder of all runs. where: options that change no numbers.
+    """
+
+    model: str | None
+    model_name: str
+    data: Path | None
+    data_name: str
+    lr: dict[str, float]
+    epochs: dict[str, int]
+    batch_size: dict[str, int]
+    fraction: dict[str, float]
+    runs: Path
+    where: tuple[str, ...] = ()
+
+    def parts(self, tasks: Iterable[str]) -> dict[str, float]:
+        """The tasks of which not all train rows are taken."""
+        return {task: self.fraction[task] for task in tasks if self.fraction.get(task, 1) < 1}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a row of a table, some of its tasks, a seed, at a scale."""
+
+    row: Row
+    options: tuple[tuple[str, str], ...]
+    tasks: tuple[str, ...]
+    seed: int
+    scale: Scale
+
+    @property
+    def identity(self) -> dict:
+        """What tells this cell's row in a file of rows from others'."""
+        scale, option = self.scale, self.row.option
+        return {
+            "model": scale.model_name,
+            "data": scale.data_name,
+            "row": self.row.key,
+            "option": option,
+            "tasks": list(self.tasks),
+            "epochs": scale.epochs[option],
+            "batch_size": scale.batch_size[option],
+            "fraction": scale.parts(self.tasks),
+            "seed": self.seed,
+        }
+
+    @property
+    def folder(self) -> Path:
+        scale = self.scale
+        parts = "".join(f"-{task}{share:g}" for task, share in scale.parts(self.tasks).items())
+        option = self.row.option
+        name = f"epochs{scale.epochs[option]}-batch{scale.batch_size[option]}{parts}-seed{self.seed}"
+        where = scale.runs / f"{scale.model_name}-{scale.data_name}"
+        return where / f"{self.row.key}-{option}" / "-".join(self.tasks) / name
+
+    def __str__(self) -> str:
+        return f"{self.row.key} {self.row.option} {','.join(self.tasks)} seed {self.seed}"
+
+    def arguments(self) -> list[str]:
+        """The options of multitask_classifier.py for a new run."""
+        scale, option = self.scale, self.row.option
+        typed = {"option": option, "tasks": ",".join(self.tasks), "epochs": str(scale.epochs[option])}
+        typed |= {"batch_size": str(scale.batch_size[option]), "seed": str(self.seed), **dict(self.options)}
+        if self.row.lr_times != 1:
+            typed["lr"] = f"{scale.lr[option] * self.row.lr_times:.3g}"
+        if parts := scale.parts(self.tasks):
+            typed["fraction"] = ",".join(f"{task}={share:g}" for task, share in parts.items())
+        if scale.model is not None:
+            typed["model"] = scale.model
+        if scale.data is not None:
+            typed["data"] = str(scale.data)
+        typed["run"] = str(self.folder)
+        for task in self.tasks:
+            for split in ("dev", "test"):
+                typed[f"{task}_{split}_out"] = str(self.folder / "predictions" / TASKS[task].predictions_file(split))
+        return [part for name, value in typed.items() for part in ([f"--{name}"] + [value] * bool(value))]
+
+    def command(self) -> list[str]:
+        """The process that makes it or goes on with it."""
+        what = ["--resume", str(self.folder)] if self.state() == STOPPED else self.arguments()
+        return [sys.executable, str(ROOT / COMMAND), *what, *self.scale.where]
+
+    def state(self) -> str:
+        """Whether its folder holds no run, a stopped or a finished one."""
+        if not (self.folder / "config.json").is_file():
+            return NEW
+        return FINISHED if (self.folder / SCORES).is_file() and not unfinished(self.folder) else STOPPED
+
+    def check(self, found: dict, where: str) -> None:
+        """Raises InputError if a run of these options and data (a config or a row) is not this cell's.
+
+        An option that it doesn't name is one that came later: it had its default.
+        """
+        wanted = get_args(self.arguments())
+        options, differences = need(found, ("options",), dict, where), []
+        for name, value in vars(wanted).items():
+            compared = name in options and name not in ("model", "resume") and not is_place(name)
+            if compared and not (name == "lr" and value is None) and options[name] != value:
+                differences.append(f"{name} {options[name]} -> {value}")
+        if self.scale.data is None or self.scale.data.is_dir():
+            files = input_paths(wanted, tuple(TASKS[task] for task in self.tasks), self.scale.data or Path())
+            for (task, split), path in files.items():
+                then = need(found, ("data", task), dict, where).get(split, {}).get("sha256")
+                if self.scale.data is not None and path.is_file() and then not in (None, _hash(path)):
+                    differences.append(f"{short(path)} has changed")
+        if differences:
+            raise InputError(
+                f"{where}: a run of other options or data ({'; '.join(differences)}): move it away, or "
+                "choose another --runs and --results"
+            )
+
+    def finished_row(self, call: str | None) -> dict:
+        """The row of the finished run. call: of this program, within which times can be compared, if all was in it."""
+        path = self.folder / "metrics.jsonl"
+        last_row(path)  # which refuses a file that is none
+        history = read_lines(path)
+        best = max(history[1:] or history, key=lambda found: need(found, ("score",), (int, float), path))
+        return {
+            "cell": self.identity,
+            "call": call,
+            "loss": {task: need(best, ("dev", task, "loss"), (float, type(None)), path) for task in self.tasks},
+            **row(self.folder),
+        }
+
+
+_hashes: dict[Path, str] = {}
+
+
+def _hash(path: Path) -> str:
+    """Of a data file, read once."""
+    if path not in _hashes:
+        _hashes[path] = sha256(path)
+    return _hashes[path]
+
+
+def _selecting(tasks: Iterable[str]) -> list[tuple[str, str]]:
+    """Each task with the metric that selects its best epoch."""
+    return [(task, TASKS[task].metric) for task in tasks]
+
+
+def cells_of(table: Table, scale: Scale, seeds: Iterable[int], wanted: Callable[[Row, tuple], bool]) -> list[Cell]:
+    """The cells of a table, those of the first seed first, and a task's side by side, as their times are compared."""
+    found = [
+        Cell(row, tuple(table.options_of(row).items()), tasks, seed, scale)
+        for seed in seeds
+        for row in table.rows
+        for tasks in row.runs
+        if wanted(row, tasks)
+    ]
+    return sorted(found, key=lambda cell: (list(seeds).index(cell.seed), cell.row.option, cell.tasks))
+
+
+class Rows:
+    """The file of rows, one JSON line a finished cell."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows = read_lines(path) if path.is_file() else []
+        for found in self.rows:
+            need(found, ("cell", "row"), str, path)
+
+    def of(self, cell: Cell) -> dict | None:
+        return next((found for found in self.rows if found["cell"] == cell.identity), None)
+
+    def add(self, found: dict) -> None:
+        """Append a row and wait until it is on the disk."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps(found) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot("write", self.path, error) from error
+        self.rows.append(found)
+
+
+def state_of(cell: Cell, rows: Rows) -> str:
+    """Raises InputError if what is there is of other options or data."""
+    found = rows.of(cell)
+    if found:
+        cell.check(found, f"{short(rows.path)}, {cell}")
+        return DONE
+    state = cell.state()
+    if state != NEW:
+        cell.check(Run(cell.folder).config, short(cell.folder))
+    return state
+
+
+@dataclass
+class Running:
+    """A process that makes a cell."""
+
+    cell: Cell
+    process: subprocess.Popen
+    resumed: bool
+
+
+def start(cell: Cell, jobs: int) -> Running:
+    """Start its process, with a share of the cores where there are several; what it prints goes to a log."""
+    environment = dict(os.environ)
+    if jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    command, resumed = cell.command(), cell.state() == STOPPED
+    try:
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        with open(cell.folder / LOG, "ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+    except OSError as error:
+        raise cannot("write", cell.folder / LOG, error) from error
+    return Running(cell, process, resumed)
+
+
+def last_words(cell: Cell) -> str:
+    """The last line of its log: what went wrong, if something did."""
+    lines = (cell.folder / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no word of it")
+
+
+def stop(running: list[Running]) -> None:
+    """End the processes, which write checkpoints first; what doesn't end is killed."""
+    for each in running:
+        each.process.send_signal(signal.SIGTERM)
+    for each in running:
+        try:
+            each.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            each.process.kill()
+
+
+def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bool, say) -> list[Cell]:
+    """Make the rows of these cells, `jobs` at a time. Returns those that failed; an interrupt stops what runs."""
+    waiting, running, failed = list(cells), [], []
+
+    def collect(cell: Cell, whole: bool) -> None:
+        found = cell.finished_row(call if whole else None)
+        rows.add(found)
+        if not keep_models:
+            delete_model(cell.folder)
+        scores = [f"{task} {metric} {_show(found['dev'][task][metric])}" for task, metric in _selecting(cell.tasks)]
+        say(f"{len(cells) - len(waiting) - len(running)} of {len(cells)}: {cell}: {', '.join(scores)}")
+
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                if cell.state() == FINISHED:
+                    collect(cell, False)
+                    continue
+                say(f"{'continued' if cell.state() == STOPPED else 'started'}  {cell}, in {short(cell.folder)}")
+                running.append(start(cell, jobs))
+            for each in [each for each in running if each.process.poll() is not None]:
+                running.remove(each)
+                if each.process.returncode == 0:
+                    collect(each.cell, not each.resumed)
+                else:
+                    failed.append(each.cell)
+                    say(f"failed     {each.cell}: {last_words(each.cell)} ({short(each.cell.folder / LOG)})")
+            time.sleep(0.2 if running else 0)
+    finally:
+        stop(running)
+    return failed
+
+
+def delete_model(folder: Path) -> None:
+    """The best model of a finished run, whose row is kept: tables need no weights, and disks are finite."""
+    for path in sorted((folder / "best").glob("*")):
+        path.unlink()
+    if (folder / "best").is_dir():
+        (folder / "best").rmdir()
+
+
+def _show(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def parse_shares(text: str | None, option: str, known: Iterable[str], kind: type, default) -> dict:
+    """`para=0.5,sts=1` or one number for all -> {name: number}. Raises InputError naming the known."""
+    found = dict.fromkeys(known, default)
+    for part in (text or "").split(",") if text is not None else ():
+        name, equals, number = part.strip().rpartition("=")
+        try:
+            value = kind(number)
+        except ValueError:
+            value = None
+        if value is None or (name not in found if equals else "," in text) or not value > 0:
+            raise InputError(
+                f"{option} {text}: {quoted(part)} is not understood; wanted one number above 0 for all, or "
+                f"{','.join(f'{name}=NUMBER' for name in found)}, or some of these"
+            )
+        found.update({name: value} if equals else dict.fromkeys(found, value))
+    return found

@@ -1,0 +1,261 @@
+"""The papers' tables as data: which runs each row is made of, and what the paper reports; reproduce.py makes them.
+
+Numbers are the papers' own: Jia 2024 (Stanford CS 224N poster, "task-specific attention"), tables 1 to 3; Lee, Park,
+Seo and Kim 2021 (Stanford CS 224N report, "AttentiveCLS pooler"). A row is one entry, and so is a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SEPARATELY = (("sst",), ("para",), ("sts",))  # a model for each task, as the poster trains
+TOGETHER = (("sst", "para", "sts"),)
+GLUE = (("cola",), ("mrpc",), ("rte",), ("sst2",))
+
+
+@dataclass(frozen=True)
+class Column:
+    """What of a task's dev file a column shows: one of the task's metrics, or "loss"."""
+
+    task: str
+    metric: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a way to train, the runs it takes, and the paper's numbers.
+
+    name: as printed. key: the folder of its runs; rows of several tables with one key, options and option share their
+    runs. option: pretrain or finetune. options: of multitask_classifier.py, beyond its defaults; "" for one without a
+    value. runs: the tasks of each. paper: "task metric" -> the paper's number; seconds: its training time over all
+    tasks. lr_times: how much of the learning rate recommended for the encoder.
+    """
+
+    name: str
+    key: str
+    option: str
+    options: dict[str, str] = field(default_factory=dict)
+    runs: tuple[tuple[str, ...], ...] = SEPARATELY
+    paper: dict[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    lr_times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its columns and rows, and what all its rows have in common.
+
+    options: of every row, under a row's own. epochs, batch_size, lr, encoder: the paper's (lr: option -> rate).
+    compared_with: key of the row that times are divided by and, in a table without a paper's numbers, differences are
+    taken from. note: what a reader has to know beside it.
+    """
+
+    title: str
+    source: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    compared_with: str
+    epochs: int = 10
+    batch_size: int = 8
+    options: dict[str, str] = field(default_factory=dict)
+    lr: dict[str, str] = field(default_factory=dict)
+    encoder: str = "bert-base-uncased"
+    note: str = ""
+
+    @property
+    def of_a_paper(self) -> bool:
+        return any(row.paper for row in self.rows)
+
+    def options_of(self, row: Row) -> dict[str, str]:
+        return {**self.options, **row.options}
+
+
+SENTIMENT = Column("sst", "accuracy", "sentiment acc.")
+SENTIMENT_ERROR = Column("sst", "mean_absolute_error", "sentiment mean abs. error")
+PARAPHRASE = Column("para", "accuracy", "paraphrase acc.")
+SIMILARITY = Column("sts", "pearson", "STS corr.")
+LEADERBOARD = (SENTIMENT, PARAPHRASE, SIMILARITY)
+
+POSTER = "Jia 2024"
+# The poster's logit of a paraphrase is the plain dot product; the program's own default adds an offset.
+AS_THE_POSTER = {"pair_score": "dot"}
+POSTER_LR = {"pretrain": "1e-3", "finetune": "1e-5"}
+FIRST, MEAN = {"attention": "0", "pooler": "cls"}, {"attention": "0", "pooler": "mean"}
+UNIFORM = {"attention_init": "uniform"}
+CALIBRATED = {"pair_score": "calibrated"}
+
+
+def _leaderboard(sentiment: float, paraphrase: float, similarity: float) -> dict[str, float]:
+    return {"sst accuracy": sentiment, "para accuracy": paraphrase, "sts pearson": similarity}
+
+
+def _attention(name: str, key: str, option: str, options: dict, paper: tuple, seconds: float) -> Row:
+    return Row(name, key, option, options, SEPARATELY, _leaderboard(*paper), seconds)
+
+
+MEAN_ROWS = (
+    Row("mean of the tokens", "mean", "pretrain", MEAN, SEPARATELY, _leaderboard(0.460, 0.386, 0.643), 15_608),
+    Row("mean of the tokens", "mean", "finetune", MEAN, SEPARATELY, _leaderboard(0.515, 0.561, 0.854), 38_161),
+)
+
+TABLE_1 = Table(
+    title="First token or mean of the tokens, without attention layers (poster, table 1)",
+    source=POSTER,
+    columns=LEADERBOARD,
+    rows=(
+        Row("first token", "first-token", "pretrain", FIRST, SEPARATELY, _leaderboard(0.389, 0.401, 0.298), 15_006),
+        Row("first token", "first-token", "finetune", FIRST, SEPARATELY, _leaderboard(0.504, 0.595, 0.587), 37_183),
+        *MEAN_ROWS,
+    ),
+    compared_with="mean",
+    options=AS_THE_POSTER,
+    lr=POSTER_LR,
+)
+
+TABLE_3 = Table(
+    title="Task-specific attention: two self-, one cross-, three cross-attention layers (poster, table 3)",
+    source=POSTER,
+    columns=LEADERBOARD,
+    rows=(
+        *MEAN_ROWS,
+        _attention("attention, default start", "attention", "pretrain", {}, (0.253, 0.469, 0.251), 18_086),
+        _attention("attention, default start", "attention", "finetune", {}, (0.509, 0.843, 0.822), 41_827),
+        _attention("attention, U(0.9, 1)", "attention-uniform", "pretrain", UNIFORM, (0.262, 0.429, 0.148), 17_648),
+        _attention("attention, U(0.9, 1)", "attention-uniform", "finetune", UNIFORM, (0.539, 0.838, 0.386), 41_036),
+    ),
+    compared_with="mean",
+    options=AS_THE_POSTER,
+    lr=POSTER_LR,
+    note="The poster's rows of test scores can't be made again: the course doesn't give out the test files' labels.",
+)
+
+
+def _both(name: str, key: str, options: dict[str, str], runs: tuple = SEPARATELY, **more) -> tuple[Row, ...]:
+    """A row for each option, of what no paper has numbers for."""
+    return tuple(Row(name, key, option, options, runs, **more) for option in ("pretrain", "finetune"))
+
+
+ORDINAL = Table(
+    title="Losses that know that sentiment labels are ordered",
+    source="left open by Jia 2024",
+    columns=(SENTIMENT, SENTIMENT_ERROR),
+    rows=(
+        *_both("cross entropy", "mean", MEAN, (("sst",),)),
+        *_both("CORAL (proportional odds)", "coral", {**MEAN, "loss": "sst=coral"}, (("sst",),)),
+        *_both("CORN (conditional thresholds)", "corn", {**MEAN, "loss": "sst=corn"}, (("sst",),)),
+        *_both("squared earth mover's distance", "emd", {**MEAN, "loss": "sst=squared_emd"}, (("sst",),)),
+    ),
+    compared_with="mean",
+    options=AS_THE_POSTER,
+)
+
+ABLATION = Table(
+    title="What the poster leaves open, and where its author's code differs from its text",
+    source="left open by Jia 2024",
+    columns=LEADERBOARD,
+    rows=(
+        *_both("attention layers", "attention", {}),
+        *_both("+ an offset of the paraphrase logit", "attention-calibrated", CALIBRATED, (("para",),)),
+        *_both("+ a feed-forward block in each layer", "attention-ffn", {"attention_ffn": ""}),
+        Row("+ dropout in the frozen encoder", "attention-frozen-dropout", "pretrain", {"frozen_dropout": ""}),
+        *_both("+ warmup 10 %, linear decay", "attention-decay", {"warmup": "0.1", "lr_decay": "linear"}),
+        *_both("a third of the learning rate", "attention-lr-low", {}, lr_times=1 / 3),
+        *_both("three times the learning rate", "attention-lr-high", {}, lr_times=3.0),
+        *_both("+ CFIMDB as a further task", "attention-cfimdb", {}, (("sst", "cfimdb"),)),
+    ),
+    compared_with="attention",
+    options=AS_THE_POSTER,
+)
+
+BASELINE_SCORE = Table(
+    title="The mean baseline with the offset of the paraphrase logit",
+    source="left open by Jia 2024",
+    columns=(PARAPHRASE,),
+    rows=(
+        *_both("mean, dot product", "mean", MEAN, (("para",),)),
+        *_both("mean, with an offset", "mean-calibrated", {**MEAN, **CALIBRATED}, (("para",),)),
+    ),
+    compared_with="mean",
+    options=AS_THE_POSTER,
+)
+
+SHARING = Table(
+    title="One encoder for each task, or one for all",
+    source="left open by Jia 2024",
+    columns=LEADERBOARD,
+    rows=(
+        Row("separately", "mean-calibrated", "finetune", {}),
+        Row("one after another in each epoch", "sequential", "finetune", {"schedule": "sequential"}, TOGETHER),
+        Row("jointly", "joint", "finetune", {}, TOGETHER),
+    ),
+    compared_with="mean-calibrated",
+    options={**MEAN, **CALIBRATED},
+)
+
+LEE = "Lee, Park, Seo and Kim 2021"
+
+
+def _glue(cola: tuple, mrpc: tuple, rte: tuple, sst2: tuple) -> dict[str, float]:
+    """The report's numbers: loss and Matthews; accuracy, F1 and loss; accuracy and loss, twice."""
+    names = (
+        ("cola loss", "cola matthews"),
+        ("mrpc accuracy", "mrpc f1", "mrpc loss"),
+        ("rte accuracy", "rte loss"),
+        ("sst2 accuracy", "sst2 loss"),
+    )
+    pairs = zip(names, (cola, mrpc, rte, sst2), strict=True)
+    return {name: value for task, values in pairs for name, value in zip(task, values, strict=True)}
+
+
+def _pooler(name: str, pooler: str, paper: dict[str, float] | None = None) -> Row:
+    return Row(name, f"pooler-{pooler}", "finetune", {"pooler": pooler}, GLUE, paper or {})
+
+
+POOLERS = Table(
+    title="Poolers on GLUE (report, table of dev scores)",
+    source=LEE,
+    columns=(
+        Column("cola", "matthews", "CoLA Matthews"),
+        Column("cola", "loss", "CoLA loss"),
+        Column("mrpc", "accuracy", "MRPC acc."),
+        Column("mrpc", "f1", "MRPC F1"),
+        Column("mrpc", "loss", "MRPC loss"),
+        Column("rte", "accuracy", "RTE acc."),
+        Column("rte", "loss", "RTE loss"),
+        Column("sst2", "accuracy", "SST-2 acc."),
+        Column("sst2", "loss", "SST-2 loss"),
+    ),
+    rows=(
+        _pooler(
+            "AttentiveCLS",
+            "attentive_cls",
+            _glue((0.4588, 0.6044), (0.8544, 0.9012, 0.3952), (0.6137, 0.7498), (0.9289, 0.3272)),
+        ),
+        _pooler(
+            "MeanMax",
+            "mean_max",
+            _glue((0.4208, 0.5375), (0.8162, 0.8777, 0.4424), (0.5379, 0.6920), (0.9312, 0.2711)),
+        ),
+        _pooler(
+            "BERTPooler", "cls", _glue((0.4388, 0.5934), (0.8456, 0.8934, 0.4000), (0.6462, 0.7058), (0.9300, 0.2387))
+        ),
+        _pooler("mean of the tokens", "mean"),
+    ),
+    compared_with="pooler-cls",
+    epochs=3,
+    batch_size=16,
+    options={"weight_decay": "0.01", "hidden_dropout_prob": "0.1"},
+    lr={"finetune": "2e-5"},
+    note="The report's is one run of code that takes the softmax over the batch and lets padding in; ours is its text.",
+)
+
+TABLES = {
+    "table1": TABLE_1,
+    "table3": TABLE_3,
+    "ordinal": ORDINAL,
+    "ablation": ABLATION,
+    "offset": BASELINE_SCORE,
+    "sharing": SHARING,
+    "poolers": POOLERS,
+}

@@ -1,0 +1,358 @@
+"""Make a paper's table again: `python reproduce.py table3 --plan`, then without --plan.
+
+Each number is a run of multitask_classifier.py in a folder of its own. Finished ones are skipped, stopped ones resumed,
+so parts can be made on different days, by naming them, and the table is printed from what is there. The tables are
+data, in experiments.py. table2 counts parameters and trains nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import statistics
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import startup  # noqa: F401  # isort: skip: before what may be missing
+
+import weights
+from bert import BertConfig, BertModel
+from cells import DONE, FINISHED, STOPPED, Cell, Rows, Scale, cells_of, parse_shares, run_all, state_of
+from course_data import choose_data
+from errors import InputError, quoted
+from estimate import FLOAT_BYTES, count_parameters, count_seconds, show_duration
+from experiments import LEADERBOARD, TABLES, Column, Row, Table
+from files import cannot, short
+from heads import HeadConfig, TaskHead
+from model import OPTIONS, MultitaskBERT
+from multitask_classifier import ALONE, model_config, start
+from options import LARGEST_SEED, get_args, path_given, recommended_lr, text_given
+from run import ROOT, Run
+from sampling import make_schedule
+from tasks import TASKS
+
+STATES = 3  # of the optimizer's two numbers and the weight itself, a checkpoint's size a learning number
+
+
+def parameters_table() -> str:
+    """The poster's table 2 beside the same counts from our modules: weights of the linear maps, biases not counted."""
+    config = BertConfig()
+    papers = {
+        "baseline, no attention": (False, ("3,840", "0.59 M", "2.36 M")),
+        "2 self / 1 cross / 3 cross layers": (True, ("4.72 M", "3.54 M", "11.2 M")),
+    }
+    lines = [["task-specific parameters", *(column.title.split()[0] for column in LEADERBOARD)]]
+    for name, (attention, printed) in papers.items():
+        ours = []
+        for column in LEADERBOARD:
+            task = TASKS[column.task]
+            layers = task.attention[1] if attention else 0
+            head = TaskHead(task, config.hidden_size, config.num_attention_heads, HeadConfig(layers))
+            ours.append(head.linear_parameters())
+        lines.append([f"{name}: the poster", *printed])
+        lines.append([f"{name}: ours", *(f"{count:,}" for count in ours)])
+        lines.append([f"{name}: ours, rounded as there", *map(_as_printed, ours, printed)])
+    return "Task-specific parameters at bert-base's size (Jia 2024, table 2)\n\n" + markdown(lines)
+
+
+def _as_printed(count: int, printed: str) -> str:
+    """The count with as many digits as the poster gives it."""
+    if not printed.endswith(" M"):
+        return f"{count:,}"
+    return f"{count / 1e6:.{len(printed.split('.')[1]) - 2}f} M"
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """The first line is the header."""
+    drawn = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([drawn[0], "|" + "---|" * len(lines[0]), *drawn[1:]])
+
+
+def value_of(found: dict, column: Column) -> float | None:
+    """What a column shows of a row of the file."""
+    return found["loss"][column.task] if column.metric == "loss" else found["dev"][column.task].get(column.metric)
+
+
+def values_of(row: Row, column: Column, rows: list[dict]) -> dict[int, float]:
+    """seed -> the column's value in the runs of this row; undefined ones are left out."""
+    fits = [found for found in rows if (found["cell"]["row"], found["cell"]["option"]) == (row.key, row.option)]
+    found = {each["cell"]["seed"]: value_of(each, column) for each in fits if column.task in each["cell"]["tasks"]}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def seconds_of(row: Row, rows: list[dict]) -> dict[tuple[str, int], float]:
+    """(call, seed) -> seconds of training over all of the row's runs, where one call made all of them."""
+    parts: dict[tuple[str, int], dict[tuple, float]] = {}
+    for found in rows:
+        cell = found["cell"]
+        if found["call"] and (cell["row"], cell["option"]) == (row.key, row.option):
+            parts.setdefault((found["call"], cell["seed"]), {})[tuple(cell["tasks"])] = found["train_seconds"]
+    return {which: sum(of[run] for run in row.runs) for which, of in parts.items() if set(of) >= set(row.runs)}
+
+
+def spread(values: list[float]) -> str:
+    """`0.489 ± 0.004 (3)`: mean, standard deviation between seeds, number of seeds."""
+    if not values:
+        return ""
+    mean = f"{statistics.fmean(values):.3f}"
+    return f"{mean} ± {statistics.stdev(values):.3f} ({len(values)})" if len(values) > 1 else f"{mean} (1)"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3f}"
+
+
+def results_table(table: Table, rows: list[dict]) -> str:
+    """The paper's numbers, ours and the difference; without a paper, the difference from the row compared with."""
+    header, times = ["", "option"], any(row.seconds for row in table.rows)
+    for column in table.columns:
+        header += [f"{column.title}: paper", "ours", "difference"] if table.of_a_paper else [column.title, "difference"]
+    if times:
+        header += ["training time, by the baseline's: paper", "ours"]
+    lines = [header]
+    for row in table.rows:
+        base = baseline_of(row, table)
+        line = [row.name, row.option]
+        for column in table.columns:
+            ours = values_of(row, column, rows)
+            if table.of_a_paper:
+                paper = row.paper.get(f"{column.task} {column.metric}")
+                both = paper is not None and ours
+                line += ["" if paper is None else f"{paper:.3f}", spread(list(ours.values()))]
+                line += [signed(statistics.fmean(ours.values()) - paper) if both else ""]
+            else:
+                line += [spread(list(ours.values())), paired(ours, values_of(base, column, rows) if base else {})]
+        if times:
+            line += [_ratio(row.seconds, base and base.seconds), time_ratio(row, base, rows)]
+        lines.append(line)
+    return markdown(lines)
+
+
+def baseline_of(row: Row, table: Table) -> Row | None:
+    """The row that this one is compared with."""
+    alike = [each for each in table.rows if (each.key, each.option) == (table.compared_with, row.option)]
+    return alike[0] if alike else None
+
+
+def paired(ours: dict[int, float], base: dict[int, float]) -> str:
+    """Mean and standard deviation of the differences, seed by seed, over the seeds that both have."""
+    if ours == base:
+        return ""
+    differences = [value - base[seed] for seed, value in ours.items() if seed in base]
+    if not differences:
+        return ""
+    mean = signed(statistics.fmean(differences))
+    return f"{mean} ± {statistics.stdev(differences):.3f}" if len(differences) > 1 else mean
+
+
+def time_ratio(row: Row, base: Row | None, rows: list[dict]) -> str:
+    """Median over the calls and seeds that made this row and the one compared with."""
+    if base is None:
+        return ""
+    ours, theirs = seconds_of(row, rows), seconds_of(base, rows)
+    ratios = [seconds / theirs[which] for which, seconds in ours.items() if theirs.get(which)]
+    return _ratio(statistics.median(ratios), 1.0) if ratios else ""
+
+
+def _ratio(value: float | None, base: float | None) -> str:
+    return f"{value / base:.3f}" if value and base else ""
+
+
+def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
+    """What was run, and how it differs from the paper's."""
+    said = [f"{table.title}. Dev scores; encoder {scale.model_name}, data {scale.data_name}"]
+    for option in dict.fromkeys(row.option for row in table.rows):
+        rate, theirs = f"{scale.lr[option]:g}", table.lr.get(option)
+        theirs = f" (paper: {theirs})" if theirs and float(theirs) != float(rate) else ""
+        counts = []
+        for what, ours, paper in (
+            ("epochs", scale.epochs[option], table.epochs),
+            ("rows a batch", scale.batch_size[option], table.batch_size),
+        ):
+            counts.append(f"{ours} {what}" + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
+        said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{theirs}")
+    if table.of_a_paper and scale.model_name != table.encoder:
+        said.append(f"the paper's encoder is {table.encoder}, so the difference is not the program's alone")
+    for task in dict.fromkeys(column.task for column in table.columns):
+        count = {found["data"][task]["train"]["rows"] for found in rows if task in found["data"]}
+        share = scale.fraction.get(task, 1)
+        if share < 1:
+            said.append(f"{task}: {share:g} of the train rows" + (f" ({count.pop():,})" if len(count) == 1 else ""))
+    said.append("ours: mean ± standard deviation between seeds (number of seeds)")
+    return "; ".join(said) + "." + (f" {table.note}" if table.note else "")
+
+
+def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
+    """Print each cell with its state, the time it takes at least, and the disk."""
+    times: dict[tuple, tuple[float, float]] = {}
+    total, largest = 0.0, 0.0
+    for cell in cells:
+        state, told = state_of(cell, rows), ""
+        if state not in (DONE, FINISHED):
+            alike = (cell.row.key, cell.row.option, cell.tasks)
+            position = None
+            if state == STOPPED:
+                position = Run(cell.folder).position()
+            if alike not in times or position:
+                times[alike] = estimate(cell, position)
+            seconds, size = times[alike]
+            total, largest = total + seconds, max(largest, size)
+            told = f"at least {show_duration(seconds)}"
+        say(f"{state:<9}{cell}" + (f": {told}" if told else ""))
+    say(f"\n{len(cells)} cells; at least {show_duration(total / jobs)} of training, {jobs} at a time")
+    say(
+        f"disk       up to {jobs * largest / 1e9:.1f} GB while they run, in {short(cells[0].scale.runs)}; then rows, "
+        "logs and predictions alone, unless --keep_models; encodings of a frozen encoder in cache/, see --cache_gb"
+    )
+
+
+def estimate(cell: Cell, position: tuple[int, int] | None) -> tuple[float, float]:
+    """Seconds that the cell takes at least here, and bytes on disk while it runs: best model and a checkpoint."""
+    args = get_args(cell.arguments())
+    job = start(args, ALONE, lambda text: None)
+    model = MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path)).to(job.device)
+    sizes = {name: len(splits["train"]) for name, splits in job.data.items()}
+    name = "sequential" if args.schedule == "separate" else args.schedule
+    schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
+    learning, total = count_parameters(model)
+    return count_seconds(model, job.data, schedule, args.option, position), FLOAT_BYTES * (total + STATES * learning)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Make a paper's table again. Finished runs are skipped, stopped ones resumed.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
+    )
+    parser.add_argument(
+        "table", choices=["table2", *TABLES], help="table1 to 3: Jia 2024; poolers: Lee and others 2021"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="print the runs with estimated time and disk; train nothing")
+    what.add_argument("--print", action="store_true", help="print the table of the runs there are; train nothing")
+    scale = parser.add_argument_group("scaling down, which the caption says")
+    scale.add_argument("--model", type=text_given, help="as multitask_classifier.py's (default: what was set up)")
+    scale.add_argument("--data", type=path_given, metavar="DIR", help="folder of the data files (default: data/)")
+    scale.add_argument("--epochs", help="one number, or pretrain=10,finetune=3 (default: the paper's)")
+    scale.add_argument("--batch_size", help="rows: one number, or finetune=32 (default: the paper's)")
+    scale.add_argument("--fraction", help="of the train rows: one number, or para=0.1,sts=0.5 (default: all)")
+    part = parser.add_argument_group("making a part")
+    part.add_argument("--seeds", default="11711", help="several give a spread: 11711,11712,11713 (default %(default)s)")
+    part.add_argument("--rows", metavar="KEYS", help="keys of rows: mean,attention (default: all)")
+    part.add_argument("--option", choices=OPTIONS, help="pretrain or finetune alone (default: both)")
+    part.add_argument("--tasks", help="runs of these tasks alone: sst,sts (default: all)")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at a time, each on its share of the cores"
+    )
+    where.add_argument("--device", help="as multitask_classifier.py's")
+    where.add_argument(
+        "--runs", type=path_given, default=ROOT / "runs" / "reproduce", metavar="DIR", help="of the runs"
+    )
+    where.add_argument("--results", type=path_given, metavar="FILE", help="of the rows (default: rows.jsonl in --runs)")
+    where.add_argument("--keep_models", action="store_true", help="keep each run's best model (default: its row alone)")
+    args = parser.parse_args(arguments)
+    if args.jobs < 1:
+        raise InputError(f"--jobs is {args.jobs}, wanted a number from 1 up")
+    args.results = args.results or args.runs / "rows.jsonl"
+    args.seeds = _seeds(args.seeds)
+    return args
+
+
+def _seeds(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) <= LARGEST_SEED for part in parts) or len(set(parts)) < len(parts):
+        raise InputError(f"--seeds {text}: wanted whole numbers from 0 up, each once, with commas between them")
+    return [int(part) for part in parts]
+
+
+def scale_of(args: argparse.Namespace, table: Table) -> Scale:
+    """What is asked for, resolved."""
+    tasks = list(dict.fromkeys(task for row in table.rows for run in row.runs for task in run))
+    epochs = parse_shares(args.epochs, "--epochs", OPTIONS, int, table.epochs)
+    batch_size = parse_shares(args.batch_size, "--batch_size", OPTIONS, int, table.batch_size)
+    fraction = parse_shares(args.fraction, "--fraction", tasks, float, 1.0)
+    too_large = [task for task, share in fraction.items() if share > 1]
+    if too_large:
+        raise InputError(f"--fraction {args.fraction}: {too_large[0]}'s is above 1, which is all")
+    source = weights.find(args.model)
+    hidden = BertConfig.from_pretrained(source.path).hidden_size
+    folder, _ = choose_data(args.data)
+    return Scale(
+        args.model,
+        Path(source.name).name,
+        args.data and args.data.resolve(),
+        folder.resolve().name,
+        {option: recommended_lr(hidden, option) for option in OPTIONS},
+        epochs,
+        batch_size,
+        fraction,
+        args.runs.resolve(),
+        () if args.device is None else ("--device", args.device),
+    )
+
+
+def reproduce(args: argparse.Namespace, say=print) -> int:
+    """The whole command. Returns the exit code: 1 if a run failed."""
+    if args.table == "table2":
+        say(parameters_table())
+        return 0
+    table = TABLES[args.table]
+    scale, rows = scale_of(args, table), Rows(args.results)
+    keys = {row.key for row in table.rows}
+    wanted = set(args.rows.split(",")) if args.rows else keys
+    if wanted - keys:
+        raise InputError(f"--rows: {quoted(min(wanted - keys))} is not known; known: {', '.join(sorted(keys))}")
+    tasks = set(args.tasks.split(",")) if args.tasks else set(TASKS)
+    cells = cells_of(
+        table,
+        scale,
+        args.seeds,
+        lambda row, run: row.key in wanted and args.option in (None, row.option) and tasks >= set(run),
+    )
+    if not cells and not args.print:
+        raise InputError(f"{args.table} has no run of these --rows, --option and --tasks")
+    failed: list[Cell] = []
+    if args.plan:
+        plan(cells, rows, args.jobs, say)
+        return 0
+    if not args.print:
+        left = [cell for cell in cells if state_of(cell, rows) != DONE]
+        say(f"{len(cells)} cells, {len(cells) - len(left)} done; rows in {short(args.results)}")
+        call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
+        failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
+    found = [each for each in rows.rows if _fits(each["cell"], scale, table)]
+    say(f"\n{results_table(table, found)}\n\n{caption(table, scale, found)}")
+    return 1 if failed else 0
+
+
+def _fits(cell: dict, scale: Scale, table: Table) -> bool:
+    """Whether a row of the file is of this scale, whatever its seed."""
+    return (
+        (cell["model"], cell["data"]) == (scale.model_name, scale.data_name)
+        and cell["epochs"] == scale.epochs[cell["option"]]
+        and cell["batch_size"] == scale.batch_size[cell["option"]]
+        and cell["fraction"] == scale.parts(cell["tasks"])
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit code. Errors of input are one line on stderr."""
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    try:
+        return reproduce(parse(arguments), lambda text: print(text, flush=True))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

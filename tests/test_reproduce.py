@@ -1,0 +1,347 @@
+"""The papers' tables: what is run for them, what is kept, and what is printed.
+
+Follows the tables of Jia 2024 and of Lee, Park, Seo and Kim 2021.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_multitask_classifier import REPOSITORY, program, tiny_folder  # noqa: F401
+
+import cells
+import reproduce
+from cells import Cell, Scale, parse_shares
+from errors import InputError
+from experiments import TABLES, Column, Row, Table
+from files import read_json
+from options import build_parser, get_args
+from tasks import TASKS
+
+ROWS = [(name, table, row) for name, table in TABLES.items() for row in table.rows]
+
+
+def test_table_2_is_the_posters(capsys):
+    assert reproduce.main(["table2"]) == 0
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    found = {name.strip("| "): [cell.strip("| ") for cell in rest] for name, *rest in lines}
+    assert found["baseline, no attention: ours"] == ["3,840", "589,824", "2,359,296"]
+    assert found["2 self / 1 cross / 3 cross layers: ours"] == ["4,722,432", "3,538,944", "11,206,656"]
+    for name in ("baseline, no attention", "2 self / 1 cross / 3 cross layers"):
+        assert found[f"{name}: ours, rounded as there"] == found[f"{name}: the poster"]
+
+
+# --- the tables as data ------------------------------------------------------------------------------------------
+
+
+def test_rows_that_share_runs_are_alike():
+    seen = {}
+    for name, table, row in ROWS:
+        what = (table.options_of(row), row.lr_times)
+        first = seen.setdefault((row.key, row.option), (name, what))
+        assert first[1] == what, f"{row.key} {row.option} of {first[0]} and of {name}"
+
+
+@pytest.mark.parametrize(("name", "table", "row"), ROWS, ids=[f"{n}-{r.key}-{r.option}" for n, _, r in ROWS])
+def test_a_row_is_options_that_the_command_takes(name, table, row, tmp_path):
+    scale = make_scale(tmp_path, epochs={"pretrain": 1, "finetune": 1})
+    for tasks in row.runs:
+        args = get_args(Cell(row, tuple(table.options_of(row).items()), tasks, 5, scale).arguments())
+        assert (args.option, args.tasks, args.seed, args.epochs) == (row.option, ",".join(tasks), 5, 1)
+        assert args.batch_size == {"pretrain": 8, "finetune": 16}[row.option]
+    shown = {f"{column.task} {column.metric}" for column in table.columns}
+    assert set(row.paper) <= shown
+    assert {column.task for column in table.columns} & {task for tasks in row.runs for task in tasks}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_table_shows_what_its_tasks_report(table):
+    for column in table.columns:
+        assert column.metric in (*TASKS[column.task].metrics, "loss")
+    assert table.compared_with in {row.key for row in table.rows}
+    assert len({(row.key, row.option) for row in table.rows}) == len(table.rows)
+
+
+# --- arithmetic --------------------------------------------------------------------------------------------------
+
+
+def make_scale(runs, **changes):
+    rates, sizes = {"pretrain": 1e-3, "finetune": 3e-5}, {"pretrain": 8, "finetune": 16}
+    found = Scale(None, "tiny", None, "sample", rates, {}, sizes, {}, Path(runs))
+    return dataclasses.replace(found, **changes)
+
+
+def make_row(key, seed, value, call="a", seconds=10.0, option="finetune", tasks=("sst",)):
+    """A row of the file, as far as the table reads it."""
+    cell = {"row": key, "option": option, "tasks": list(tasks), "seed": seed}
+    scores = {task: {TASKS[task].metric: value} for task in tasks}
+    losses = {task: value / 2 for task in tasks}
+    return {"cell": cell, "call": call, "train_seconds": seconds, "dev": scores, "loss": losses}
+
+
+SST, STS = ("sst",), ("sts",)
+OF_A_PAPER = Table(
+    title="",
+    source="",
+    columns=(Column("sst", "accuracy", "acc."), Column("sst", "loss", "loss")),
+    rows=(
+        Row("base", "base", "finetune", {}, (SST, STS), {"sst accuracy": 0.5}, 100.0),
+        Row("new", "new", "finetune", {}, (SST, STS), {"sst accuracy": 0.6}, 110.0),
+    ),
+    compared_with="base",
+)
+
+
+def printed(table, rows):
+    lines = reproduce.results_table(table, rows).splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_mean_spread_and_difference_by_hand():
+    rows = [make_row("base", 1, 0.4), make_row("base", 2, 0.6), make_row("new", 1, 0.7)]
+    base, new = printed(OF_A_PAPER, rows)
+    # the standard deviation of 0.4 and 0.6 is sqrt(2 * 0.1 ** 2 / 1)
+    assert base[2:5] == ["0.500", "0.500 ± 0.141 (2)", "+0.000"]
+    assert base[5:8] == ["", "0.250 ± 0.071 (2)", ""]
+    assert new[2:5] == ["0.600", "0.700 (1)", "+0.100"]
+
+
+def test_times_are_compared_within_a_call_and_whole():
+    def both(key, call, seed, first, second):
+        return [
+            make_row(key, seed, 0.5, call, first, tasks=SST),
+            make_row(key, seed, 0.5, call, second, tasks=STS),
+        ]
+
+    rows = [*both("base", "a", 1, 10, 30), *both("new", "a", 1, 20, 40)]
+    assert [line[-2:] for line in printed(OF_A_PAPER, rows)] == [["1.000", "1.000"], ["1.100", "1.500"]]
+    # Another call's times say nothing, nor does a row of which this call made only a part.
+    apart = [*both("base", "a", 1, 10, 30), *both("new", "b", 1, 20, 40)]
+    assert printed(OF_A_PAPER, apart)[1][-1] == ""
+    assert printed(OF_A_PAPER, rows[:3])[1][-1] == ""
+
+
+def test_without_a_paper_differences_are_of_the_same_seeds():
+    table = dataclasses.replace(OF_A_PAPER, rows=tuple(dataclasses.replace(row, paper={}) for row in OF_A_PAPER.rows))
+    rows = [make_row("base", 1, 0.1), make_row("base", 2, 0.5), make_row("base", 3, 0.9)]
+    rows += [make_row("new", 1, 0.2), make_row("new", 2, 0.8)]
+    base, new = printed(table, rows)
+    assert base[3] == ""
+    assert new[3] == "+0.200 ± 0.141"  # of +0.1 and +0.3; base's third seed has nothing beside it
+
+
+def test_an_undefined_value_is_left_out():
+    rows = [make_row("base", 1, 0.4)]
+    rows[0]["dev"]["sst"]["accuracy"] = None
+    assert printed(OF_A_PAPER, rows)[0][3] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (None, {"a": 7, "b": 7}),
+        ("3", {"a": 3, "b": 3}),
+        ("b=2", {"a": 7, "b": 2}),
+        ("a=1, b=2", {"a": 1, "b": 2}),
+    ],
+)
+def test_shares(text, wanted):
+    assert parse_shares(text, "--epochs", ("a", "b"), int, 7) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "x", "c=1", "a=0", "a=-1", "1,2", "a=1.5", "a="])
+def test_shares_that_are_not_understood(text):
+    with pytest.raises(InputError, match="--epochs .*a=NUMBER,b=NUMBER"):
+        parse_shares(text, "--epochs", ("a", "b"), int, 7)
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make(program, tmp_path, monkeypatch, capsys):  # noqa: F811
+    """make(*options) -> exit code, output, errors of reproduce.py with the tiny model and rows of the sample."""
+    monkeypatch.setattr(cells, "ROOT", program)
+
+    def make(*options, table="table1"):
+        capsys.readouterr()
+        code = reproduce.main([table, *arguments(program, tmp_path), *options])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return make
+
+
+def arguments(program, folder):  # noqa: F811
+    where = ["--model", str(program / "tiny"), "--data", str(program / "data" / "sample"), "--device", "cpu"]
+    return [
+        *where,
+        "--epochs",
+        "1",
+        "--batch_size",
+        "finetune=12",
+        "--runs",
+        str(folder / "runs"),
+        "--results",
+        str(folder / "rows.jsonl"),
+    ]
+
+
+MEAN_SST = ("--rows", "mean", "--tasks", "sst", "--option", "finetune")
+
+
+def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
+    code, out, err = make(*MEAN_SST, "--seeds", "1,2", "--jobs", "2")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert sorted(row["cell"]["seed"] for row in rows) == [1, 2]
+    folder = tmp_path / "runs" / "tiny-sample" / "mean-finetune" / "sst"
+    for row in rows:
+        run = folder / f"epochs1-batch12-seed{row['cell']['seed']}"
+        history = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert row["dev"]["sst"]["accuracy"] == history[1]["dev"]["sst"]["accuracy"]
+        assert row["loss"]["sst"] == history[1]["dev"]["sst"]["loss"]
+        # the model is gone, what it predicted and said is not
+        assert not (run / "best").exists()
+        assert (run / "predictions" / "sst-dev-output.csv").is_file() and (run / "log.txt").stat().st_size
+    values = [row["dev"]["sst"]["accuracy"] for row in rows]
+    line = next(line for line in out.splitlines() if line.startswith("| mean of the tokens | finetune"))
+    assert f"| {reproduce.spread(values)} |" in line and "| 0.515 |" in line
+    assert "encoder tiny" in out and "finetune: 1 epochs (paper: 10), 12 rows a batch (paper: 8)," in out
+    # nothing is run again, and printing needs no runs
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    again = make(*MEAN_SST, "--seeds", "1,2")
+    assert again[0] == 0 and "2 cells, 2 done" in again[1] and "started" not in again[1]
+    assert line in make("--print")[1]
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+    # the same row of another table is the same run
+    assert (
+        line.split("|")[4]
+        == make("--print", table="table3")[1].split("mean of the tokens | finetune |")[1].split("|")[1]
+    )
+
+
+def test_a_finished_run_without_a_row_gives_it(make, tmp_path):
+    make(*MEAN_SST, "--keep_models")
+    first = (tmp_path / "rows.jsonl").read_text()
+    run = tmp_path / "runs" / "tiny-sample" / "mean-finetune" / "sst" / "epochs1-batch12-seed11711"
+    assert (run / "best" / "model.safetensors").is_file()
+    (tmp_path / "rows.jsonl").unlink()
+    code, out, _ = make(*MEAN_SST)
+    assert code == 0 and "started" not in out
+    one, other = json.loads(first), json.loads((tmp_path / "rows.jsonl").read_text())
+    assert {**one, "call": None} == {**other, "call": None}
+
+
+def test_a_part_of_the_rows(make, tmp_path):
+    code, out, _ = make(*MEAN_SST, "--fraction", "sst=0.5")
+    assert code == 0
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["data"]["sst"]["train"]["rows"] == 6 and row["cell"]["fraction"] == {"sst": 0.5}
+    assert "sst: 0.5 of the train rows (6)" in out
+    assert "0.515 |  |  |" in make("--print")[1]  # the whole has no run yet
+
+
+def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
+    code, out, _ = make(*MEAN_SST, "--plan")
+    assert code == 0 and not (tmp_path / "runs").exists() and not (tmp_path / "rows.jsonl").exists()
+    assert re.search(r"^new +mean finetune sst seed 11711: at least \d+ s$", out, re.MULTILINE)
+    assert "1 cells; at least" in out and "GB while they run" in out
+    make(*MEAN_SST)
+    assert re.search(r"^done +mean finetune sst seed 11711$", make(*MEAN_SST, "--plan")[1], re.MULTILINE)
+
+
+def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # noqa: F811
+    options = [*MEAN_SST, "--epochs", "60"]
+    command = [sys.executable, str(program / "reproduce.py"), "table1", *arguments(program, tmp_path), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    run = tmp_path / "runs" / "tiny-sample" / "mean-finetune" / "sst" / "epochs60-batch12-seed11711"
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and "goes on where it stopped" in err
+    assert (run / "last" / "checkpoint.safetensors").is_file()
+    assert "stopped  mean" in make(*options, "--plan")[1]
+    code, out, _ = make(*options)
+    assert code == 0 and "continued  mean" in out
+    stopped = json.loads((tmp_path / "rows.jsonl").read_text())
+    straight = ["--runs", str(tmp_path / "other"), "--results", str(tmp_path / "other.jsonl")]
+    make(*options, *straight)
+    assert stopped["dev"] == json.loads((tmp_path / "other.jsonl").read_text())["dev"]
+
+
+def test_a_run_that_fails_says_why_and_the_others_go_on(make, program, tmp_path):  # noqa: F811
+    data = tmp_path / "data"
+    data.mkdir()
+    for path in (program / "data" / "sample").glob("*.csv"):
+        (data / path.name).write_bytes(path.read_bytes())
+    (data / "ids-sst-dev.csv").write_text("nothing\n")
+    code, out, _ = make("--rows", "mean", "--option", "finetune", "--data", str(data))
+    assert code == 1
+    assert re.search(r"failed +mean finetune sst seed 11711: error: .*ids-sst-dev.csv", out)
+    done = {tuple(json.loads(line)["cell"]["tasks"]) for line in (tmp_path / "rows.jsonl").read_text().splitlines()}
+    assert done == {("para",), ("sts",)}
+
+
+def test_other_options_or_data_are_refused(make, tmp_path, program):  # noqa: F811
+    make(*MEAN_SST)
+    path = tmp_path / "rows.jsonl"
+    row = json.loads(path.read_text())
+    row["options"]["batch_size"] = 4
+    path.write_text(json.dumps(row) + "\n")
+    code, _, err = make(*MEAN_SST)
+    assert code == 1 and "batch_size 4 -> 8" in err and "move it away" in err
+    path.unlink()
+    config = next((tmp_path / "runs").rglob("config.json"))
+    changed = read_json(config)
+    changed["data"]["sst"]["train"]["sha256"] = "0" * 64
+    config.write_text(json.dumps(changed))
+    code, _, err = make(*MEAN_SST)
+    assert code == 1 and "ids-sst-train.csv has changed" in err
+
+
+def test_a_run_from_before_an_option_is_taken_for_its_default(make, tmp_path):
+    make(*MEAN_SST)
+    path = tmp_path / "rows.jsonl"
+    row = json.loads(path.read_text())
+    del row["options"]["clip"]
+    path.write_text(json.dumps(row) + "\n")
+    assert make(*MEAN_SST)[0] == 0
+
+
+def test_a_damaged_file_of_rows_is_named(make, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"cell": {"row": "mean"')
+    code, _, err = make(*MEAN_SST)
+    assert code == 1 and "rows.jsonl" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--rows", "medium"], "known: first-token, mean"),
+        (["--seeds", "1,1"], "each once"),
+        (["--seeds", "x"], "whole numbers"),
+        (["--jobs", "0"], "--jobs"),
+        (["--fraction", "sst=2"], "above 1"),
+        (["--epochs", "cleverly"], "pretrain=NUMBER"),
+        (["--tasks", "cola"], "no run of these"),
+    ],
+)
+def test_options_that_make_no_sense(make, options, wanted):
+    code, _, err = make(*options)
+    assert code == 1 and wanted in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_every_option_of_the_tables_is_known():
+    known = {option for action in build_parser()._actions for option in action.option_strings}
+    assert {f"--{name}" for _, table, row in ROWS for name in table.options_of(row)} <= known
