@@ -25,7 +25,7 @@ from packed import Layout
 from poolers import make_pooler, resolve_options
 from pooling import Pooler
 from run import ROOT
-from sentence_layout import write_sentence_layout
+from sentence_layout import pooler_in_layout, write_sentence_layout
 from tokenizer import BertTokenizer
 
 PREFIX = "sentence_pooler."  # of the pooler's weights in model.safetensors, beside the encoder's
@@ -224,7 +224,8 @@ class SentenceEncoder:
           `save_pretrained` wrote;
         - a run of multitask_classifier.py, or its best/: its encoder, without the heads.
 
-        pooler: None is the saved one, else the mean of the tokens. max_length: None is the saved one, else the model's.
+        pooler: None is the saved one, else the one that the folder names for SentenceTransformer, else the mean of the
+        tokens. max_length: None is the saved one, else the model's.
         Raises InputError for what is none of these, for an unknown pooler, and for one whose weights aren't there.
         """
         encoder = cls._unplaced(name_or_folder, pooler, None, max_length)
@@ -266,7 +267,7 @@ class SentenceEncoder:
         bert.load_checkpoint(state, str(source.path))
         tokenizer = BertTokenizer.from_folder(source.path)
         saved = _saved_settings(source.path / "config.json", config, tokenizer.model_max_length)
-        wanted = pooler or saved.get("pooler", DEFAULT_POOLER)
+        wanted = pooler or saved.get("pooler") or pooler_in_layout(source.path) or DEFAULT_POOLER
         same = saved and wanted == saved["pooler"]
         options = resolve_options(wanted, saved["pooler_options"] if same and not pooler_options else pooler_options)
         as_saved = same and options == resolve_options(wanted, saved["pooler_options"])

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 import weights
-from files import write_json
+from errors import InputError
+from files import read_json, write_json
 from pooling import Pooler
 
 # Pooler -> the library's pooling modes that say the same, in the order in which it puts their vectors side by side.
@@ -41,6 +42,31 @@ def write_sentence_layout(folder: Path, name: str, pooler: Pooler, dimension: in
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     rows = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(found)]
     write_json(folder / "modules.json", rows)
+
+
+def pooler_in_layout(folder: Path) -> str | None:
+    """The pooler that a folder of that library's names, if it is one without weights of its own; None where none is.
+
+    Raises InputError for a pooling that nothing here can do: the mean in its place would give other vectors.
+    """
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return None
+    found = read_json(path)
+    modes = found if isinstance(found, dict) else {}
+    named = modes.get("pooling_mode")  # newer versions name the modes, older ones have a flag for each
+    if named is None:
+        named = [
+            key.removeprefix("pooling_mode_") for key, on in modes.items() if on and key.startswith("pooling_mode_")
+        ]
+    named = [named] if isinstance(named, str) else list(named)
+    known = {**{key: mode for mode, key in KEYS.items()}, **{mode: mode for mode in KEYS}}
+    names = tuple(known.get(one, one) for one in named)
+    for pooler in ("first", "mean", "max"):
+        if MODES[pooler] == names and not (folder / "2_Dense").is_dir():
+            return pooler
+    said = ", ".join(map(str, named)) or "nothing"
+    raise InputError(f"{path}: pools by {said}, which is no pooler here: choose one of {', '.join(MODES)} by --pooler")
 
 
 def refusal(pooler: str) -> str:

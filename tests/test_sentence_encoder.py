@@ -204,6 +204,24 @@ def test_the_modules_for_sentence_transformers_say_what_the_pooler_does(folder, 
     np.testing.assert_allclose(encoder.encode(TEXTS), vectors.numpy(), atol=1e-5)
 
 
+def test_the_pooling_of_a_folder_for_sentence_transformers_is_taken(folder):
+    pooling = folder / "1_Pooling" / "config.json"
+    pooling.parent.mkdir()
+    for said, pooler in (
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+    ):
+        pooling.write_text(json.dumps({"word_embedding_dimension": 24, **said}))
+        assert SentenceEncoder.from_pretrained(folder).pooler_name == pooler
+        assert SentenceEncoder.from_pretrained(folder, "mean").pooler_name == "mean"
+    pooling.write_text(json.dumps({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True}))
+    with pytest.raises(
+        InputError, match="pools by lasttoken, mean_tokens, which is no pooler here: choose one of first"
+    ):
+        SentenceEncoder.from_pretrained(folder)
+
+
 def test_a_pooler_that_sentence_transformers_cannot_express_says_so(folder, tmp_path):
     SentenceEncoder.to_train(folder, "layer_attention").save_pretrained(tmp_path)
     (module,) = json.loads((tmp_path / "modules.json").read_text())
