@@ -13,7 +13,7 @@ from contrastive_data import SENTENCE_COLUMNS
 from contrastive_loss import TEMPERATURE, Objective
 from errors import InputError
 from options import LARGEST_DECAY, LARGEST_LR, LARGEST_SEED, MOST_EPOCHS, SCORES, path_given, text_given
-from poolers import POOLERS, parse_options, resolve_options
+from poolers import POOLERS, describe_options, parse_options, resolve_options
 from precision import PRECISIONS
 from resuming import resumed_options, typed_options
 from schedules import SCHEDULES as LEARNING_RATES
@@ -90,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--pooler_options",
         type=text_given,
         metavar="OPTION=VALUE",
-        help="of layer_attention: 'query=last,scale=sqrt' (default: the paper's; poolers.py lists them)",
+        help=f"{describe_options()} (default: the first of each)",
     )
     model.add_argument(
         "--training_dense",
@@ -182,7 +182,8 @@ def resolve(args: argparse.Namespace) -> argparse.Namespace:
     if args.resume:
         parser = argparse.ArgumentParser()
         add_options(parser)
-        args = resumed_options(parser, args, typed_options(parser, typed), COMMAND, MAY_CHANGE, SCORES)
+        typed = typed_options(parser, typed)
+        args = resumed_options(parser, args, typed, COMMAND, MAY_CHANGE, SCORES, RECOMMENDED[args.mode])
     for name, value in RECOMMENDED[args.mode].items():
         if getattr(args, name) is None:
             setattr(args, name, value)

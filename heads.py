@@ -6,7 +6,7 @@ Jia 2024 (Stanford CS 224N poster) for the output maps and the attention layers;
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ class HeadConfig:
     the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate. joint: a pair comes as one
     sequence, to which self-attention and a linear map are applied as to a single sentence. loss: what it is trained to
     lower, which decides what its outputs are; None is the task's own. attention_ffn: whether each attention layer has a
-    feed-forward block, too.
+    feed-forward block, too. pooler_options: of the pooler's options those that are not to be the default.
     """
 
     attention_layers: int
@@ -42,6 +42,7 @@ class HeadConfig:
     joint: bool = False
     loss: str | None = None
     attention_ffn: bool = False
+    pooler_options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         layers, p = self.attention_layers, self.dropout_prob
@@ -52,6 +53,8 @@ class HeadConfig:
         for name, value in (("joint", self.joint), ("attention_ffn", self.attention_ffn)):
             if not isinstance(value, bool):
                 raise InputError(f"{name} is {value!r}; wanted true or false")
+        if not isinstance(self.pooler_options, dict):
+            raise InputError(f"pooler_options is {self.pooler_options!r}; wanted option: value")
 
 
 class TaskHead(nn.Module):
@@ -72,7 +75,7 @@ class TaskHead(nn.Module):
         )
         for layer in self.attention:
             layer.initialize(config.attention_init)
-        self.pooler = make_pooler(config.pooler, hidden_size, encoder_layers)
+        self.pooler = make_pooler(config.pooler, hidden_size, encoder_layers, **config.pooler_options)
         # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
         self.dot = self.two and task.output_size is None
         given = 3 * hidden_size if self.two and not self.dot else hidden_size

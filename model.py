@@ -19,7 +19,7 @@ from errors import InputError
 from files import read_json, write_json
 from heads import HeadConfig, TaskHead
 from packed import Layout
-from poolers import masked_mean
+from poolers import masked_mean, resolve_options
 from tasks import TASKS
 
 OPTIONS = ("pretrain", "finetune")
@@ -49,6 +49,7 @@ class ModelConfig:
         attention: dict[str, int] | None = None,
         attention_init: str = "default",
         pooler: str | None = None,
+        pooler_options: dict[str, str] | None = None,
         hidden_dropout_prob: float = 0.3,
         pair_score: str = "calibrated",
         pair_encoding: str | None = None,
@@ -61,16 +62,19 @@ class ModelConfig:
         """The poster's heads for these tasks.
 
         attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
-        first token after attention layers, and the mean of the tokens without. pair_encoding: joint or separate; None
-        is each task's own. losses: task -> loss, where it is not its own.
+        first token after attention layers, and the mean of the tokens without. pooler_options: of its options those
+        that are not to be the default. pair_encoding: joint or separate; None is each task's own. losses: task -> loss,
+        where it is not its own.
         """
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
             chosen, joint = pooler or ("first" if layers else "mean"), TASKS[name].is_joint(pair_encoding)
             loss = (losses or {}).get(name)
+            # All of them are written down, so that another default does not change what is saved.
+            options = resolve_options(chosen, pooler_options)
             heads[name] = HeadConfig(
-                layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint, loss, attention_ffn
+                layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint, loss, attention_ffn, options
             )
         return cls(heads, option, model, frozen_dropout)
 

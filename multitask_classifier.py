@@ -48,6 +48,7 @@ from options import (
     short,
     unfinished,
 )
+from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import describe_data, describe_score, hand_over, report
 from run import ROOT, Run, environment, new_name
@@ -143,6 +144,7 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
         pair_score=args.pair_score,
         pair_encoding=args.pair_encoding,
         pooler=args.pooler,
+        pooler_options=parse_options(args.pooler_options),
         losses=parse_loss(args.loss, job.tasks),
         attention_ffn=args.attention_ffn,
         frozen_dropout=args.frozen_dropout,

@@ -18,7 +18,7 @@ from files import cannot, check_writable, short
 from frozen import CACHE_GB
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
-from poolers import POOLERS
+from poolers import POOLERS, describe_options, parse_options, resolve_options
 from precision import PRECISIONS
 from run import ROOT, Run
 from sampling import SCHEDULES
@@ -144,6 +144,9 @@ def build_parser() -> argparse.ArgumentParser:
         choices=POOLERS,
         metavar="NAME",
         help=f"tokens to a sentence: {', '.join(POOLERS)} (default first after attention layers, else mean)",
+    )
+    heads.add_argument(
+        "--pooler_options", metavar="OPTION=VALUE", help=f"{describe_options()} (default: the first of each)"
     )
     heads.add_argument(
         "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
@@ -312,6 +315,10 @@ def check_ranges(args: argparse.Namespace) -> None:
         raise InputError(
             f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"
         )
+    if args.pooler_options is not None:
+        if args.pooler is None:
+            raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
+        resolve_options(args.pooler, parse_options(args.pooler_options))
     if args.device and args.use_gpu and torch_device(args.device).type == "cpu":
         raise InputError(f"--use_gpu and --device {args.device} contradict each other: give one")
 

@@ -273,9 +273,18 @@ def resolve_options(name: str, options: dict[str, str] | None = None) -> dict[st
                 f"--pooler_options {option}={value}: pooler {name} takes none: leave it out, or choose {others}"
             )
         if value not in known.get(option, ()):
-            wanted = ", ".join(f"{option}={'|'.join(values)}" for option, values in known.items())
-            raise InputError(f"--pooler_options {option}={value}: not known; {name} takes {wanted}")
+            raise InputError(f"--pooler_options {option}={value}: not known; {_takes(name)}")
     return {option: given.get(option, values[0]) for option, values in known.items()}
+
+
+def describe_options() -> str:
+    """`layer_attention takes activation=rrelu|none, ...`: what `--pooler_options` may say of which pooler."""
+    return "; ".join(_takes(name) for name, kind in POOLERS.items() if kind.options)
+
+
+def _takes(name: str) -> str:
+    values = ", ".join(f"{option}={'|'.join(values)}" for option, values in POOLERS[name].options.items())
+    return f"{name} takes {values}"
 
 
 def parse_options(text: str | None) -> dict[str, str]:

@@ -31,11 +31,14 @@ def resumed_options(
     command: str,
     may_change: Collection[str],
     scores: str,
+    resolved: Collection[str] = (),
 ) -> argparse.Namespace:
     """The options of the run that args.resume names, as given then; those of `may_change` as typed now.
 
-    command: whose runs these are. scores: the file that a finished run has. Raises InputError if the run is finished or
-    another command's, if its config.json was altered, or if an option typed differs from the run's.
+    command: whose runs these are. scores: the file that a finished run has. An option that was not there yet when the
+    run began has its default, which is what the run did; not one of those `resolved` from others, which every run has.
+    Raises InputError if the run is finished or another command's, if its config.json was altered, or if an option typed
+    differs from the run's.
     """
     run = Run.open(args.resume, ROOT)
     where, config = run.folder / "config.json", run.config
@@ -49,9 +52,9 @@ def resumed_options(
     for action in parser._actions:
         if action.dest in PLACES:
             continue
-        if action.dest not in config["options"]:
+        if action.dest in resolved and config["options"].get(action.dest) is None:
             raise InputError(f"{where}: the options have no {action.dest}: restore it, or start a new run")
-        options[action.dest] = _read_back(action, config["options"][action.dest], where)
+        options[action.dest] = _read_back(action, config["options"].get(action.dest, action.default), where)
     for name in sorted(typed - {*may_change, *PLACES}):
         now, then = getattr(args, name), options[name]
         if now != then and _absolute(now) != _absolute(then):

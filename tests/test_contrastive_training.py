@@ -153,10 +153,10 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
         (files / "run" / "config.json").write_text(json.dumps(changed))
         assert contrastive.main(["train", "--resume", run]) == 1
         assert message in capsys.readouterr().err
-    del config["options"]["seed"]
+    del config["options"]["lr"]
     (files / "run" / "config.json").write_text(json.dumps(config))
     assert contrastive.main(["train", "--resume", run]) == 1
-    assert "the options have no seed: restore it" in capsys.readouterr().err
+    assert "the options have no lr: restore it" in capsys.readouterr().err
 
 
 def test_it_stops_early_when_nothing_gets_better(files, monkeypatch, capsys):

@@ -4,6 +4,7 @@ Follows Oh et al. 2022 (arXiv 2209.05972); what every pooler promises is in test
 """
 
 import itertools
+import json
 import math
 
 import pytest
@@ -13,6 +14,8 @@ import torch.nn.functional as F
 from errors import InputError
 from heads import HeadConfig, TaskHead
 from layer_attention import LayerAttention, rrelu
+from model import ModelConfig, MultitaskBERT
+from options import get_args
 from poolers import POOLERS, make_pooler, parse_options, resolve_options
 from tasks import SST
 
@@ -263,3 +266,77 @@ def test_options_that_are_not_understood(text, message):
 def test_options_of_a_pooler_that_takes_none(name):
     with pytest.raises(InputError, match=f"query=last: pooler {name} takes none: leave it out, or choose layer_att"):
         make_pooler(name, 4, 4, query="last")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--pooler_options query=last", "query=last: say --pooler, too; layer_attention takes activation=rrelu"),
+        ("--pooler mean --pooler_options query=last", "query=last: pooler mean takes none: leave it out"),
+        ("--pooler layer_attention --pooler_options query=none", "query=none: not known; layer_attention takes"),
+        ("--pooler layer_attention --pooler_options query", "'query' is not understood"),
+    ],
+)
+def test_the_command_refuses_them_before_anything_else(typed, message):
+    with pytest.raises(InputError, match=message):
+        get_args(typed.split())
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    """saved(options) -> a model with the pooler in every head of a course task, and the file that describes it."""
+
+    def save(options):
+        tasks = ["sst", "para", "sts"]
+        config = ModelConfig.for_tasks(
+            tasks, attention=dict.fromkeys(tasks, 0), pooler="layer_attention", pooler_options=options
+        )
+        model = MultitaskBERT(config, tiny()).eval()
+        model.save_pretrained(tmp_path)
+        return model, tmp_path / "config.json"
+
+    return save
+
+
+@pytest.mark.parametrize("options", [None, *CHOICES])
+def test_a_saved_head_has_its_options(saved, options):
+    """All of them are written down, so that another default does not change a saved model."""
+    model, path = saved(options)
+    heads = json.loads(path.read_text())["minbert"]["heads"]
+    assert all(head["pooler_options"] == (options or CHOICES[0]) for head in heads.values()) and len(heads) == 3
+    again = MultitaskBERT.from_pretrained(path.parent)
+    ids, mask = torch.tensor([[2, 7, 8, 9, 3], [2, 5, 3, 0, 0]]), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    with torch.no_grad():
+        assert torch.equal(again.predict_sentiment(ids, mask), model.predict_sentiment(ids, mask))
+        for method in ("predict_paraphrase", "predict_similarity"):
+            pair = (ids, mask, ids.flip(0), mask.flip(0))
+            assert torch.equal(getattr(model, method)(*pair), getattr(again, method)(*pair))
+    # In evaluation mode the mean of RReLU's slopes can't be told from RReLU.
+    assert all(head.pooler.activation == (options or CHOICES[0])["activation"] for head in again.heads.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query": "first"}, "config.json: --pooler_options query=first: not known; layer_attention takes"),
+        ({"query": ["all"]}, r"config.json: --pooler_options query=\['all'\]: not known; layer_attention takes"),
+        ("query=all", "config.json: pooler_options is 'query=all'; wanted option: value"),
+    ],
+)
+def test_options_altered_in_a_saved_head(saved, options, message):
+    _, path = saved({})
+    values = json.loads(path.read_text())
+    values["minbert"]["heads"]["sst"]["pooler_options"] = options
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=message):
+        MultitaskBERT.from_pretrained(path.parent)
+
+
+def test_a_head_saved_before_there_were_options_loads(saved):
+    model, path = saved({})
+    values = json.loads(path.read_text())
+    for head in values["minbert"]["heads"].values():
+        del head["pooler_options"]
+    path.write_text(json.dumps(values))
+    again = MultitaskBERT.from_pretrained(path.parent)
+    assert all(head.pooler.all_ask and head.pooler.first_layer == 0 for head in again.heads.values())
