@@ -38,9 +38,7 @@ def test_agreement():
 
 def test_without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(
-        InputError, match="pip install -r requirements-search.txt, or leave it out"
-    ):
+    with pytest.raises(InputError, match="pip install -r requirements-search.txt, or leave it out"):
         load_faiss()
 
 
