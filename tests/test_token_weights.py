@@ -226,8 +226,8 @@ def test_what_can_not_be_answered_is_refused_in_one_line(build, tiny_tokenizer):
         assert model.training
 
 
-def test_what_the_readme_shows_runs(tiny, tiny_tokenizer, tmp_path, monkeypatch, capsys):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_what_the_page_shows_runs(tiny, tiny_tokenizer, tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = [textwrap.dedent(found) for found in re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", text)]
     load, look = (next(x for x in blocks if f"from {name} import" in x) for name in ("model", "token_weights"))
     folder = tmp_path / re.search('folder = "(.*)"', load)[1]

@@ -1,0 +1,43 @@
+"""README.md and docs/ say what is there: every module in the map, every link to a file, within three screens.
+
+Follows the repository's own files.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_map_names_every_module_and_nothing_else():
+    text = README.read_text(encoding="utf-8")
+    rows = text[text.index("## The map") :].split("\n\n")[1].splitlines()[2:]
+    named = [name for row in rows for name in re.findall(r"`([\w*]+\.py)`", row.split("|")[1])]
+    modules = [path.name for path in ROOT.glob("*.py")]
+    missing = [name for name in modules if not any(fnmatch(name, pattern) for pattern in named)]
+    assert not missing, f"not in the README's map: {missing}"
+    gone = [pattern for pattern in named if not any(fnmatch(name, pattern) for name in modules)]
+    assert not gone, f"in the README's map, but no file: {gone}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_page_is_linked_from_the_readme():
+    links = re.findall(r"\]\((docs/[^)#\s]+\.md)", README.read_text(encoding="utf-8"))
+    assert sorted(set(links)) == [f"docs/{page.name}" for page in PAGES[1:]]
+
+
+def test_the_readme_stays_within_three_screens():
+    """Sixty lines a screen; what is longer has a page in docs/."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 180
