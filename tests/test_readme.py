@@ -41,3 +41,13 @@ def test_every_page_is_linked_from_the_readme():
 def test_the_readme_stays_within_three_screens():
     """Sixty lines a screen; what is longer has a page in docs/."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 180
+
+
+def test_every_fault_has_a_test():
+    """Each row of docs/faults.md names one, which is there and makes that fault happen."""
+    rows = re.findall(r"^\| (?!fault|-).*", (ROOT / "docs" / "faults.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) >= 15
+    for row in rows:
+        (file, name), *more = re.findall(r"`(test_\w+\.py)::(test_\w+)`", row)
+        assert not more and row.count("|") == 5, row
+        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), row
