@@ -139,6 +139,22 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     return outputs.astype(np.float64)
 
 
+def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray | None:
+    """From a head's outputs to the probability of each class, (n, C) float64 rows that sum to 1; None for a score.
+
+    task: with the loss that the head was trained with. Of a task whose label is 0 or 1 the columns are those two. With
+    the losses of ordinal.THRESHOLDS the decided class is the median, which need not be the one that is most probable.
+    """
+    if task.label_kind == "score":
+        return None
+    logits = torch.from_numpy(np.asarray(outputs, dtype=np.float64))
+    if task.loss in ordinal.THRESHOLDS:
+        return ordinal.probabilities(task.loss, logits).numpy()
+    if task.label_kind == "binary":
+        logits = torch.stack([torch.zeros_like(logits), logits], dim=1)  # (n,) -> (n, 2)
+    return logits.softmax(dim=1).numpy()
+
+
 @torch.no_grad()
 def predict(
     model: MultitaskBERT, data: TaskData, batch_size: int = EVALUATION_BATCH, processes: Processes = ALONE

@@ -89,6 +89,13 @@ def class_scores(loss: str, logits: torch.Tensor) -> torch.Tensor:
     return torch.minimum(torch.cat([below, sure], dim=1), torch.cat([sure, above], dim=1))
 
 
+def probabilities(loss: str, logits: torch.Tensor) -> torch.Tensor:
+    """(B, K - 1) logits of coral or corn -> (B, K), of each class P(class > k - 1) - P(class > k). Rows sum to 1."""
+    above, _ = log_probabilities(loss, logits)
+    sure, never = logits.new_ones(len(logits), 1), logits.new_zeros(len(logits), 1)
+    return -torch.cat([sure, above.exp(), never], dim=1).diff(dim=1)
+
+
 def decide(loss: str, logits: torch.Tensor) -> torch.Tensor:
     """(B, K - 1) logits of coral or corn -> classes (B,): how many thresholds are passed as more likely than not."""
     return class_scores(loss, logits).argmax(dim=1)

@@ -34,6 +34,7 @@ from evaluation import (
     model_eval_test_multitask,
     pearson,
     predict,
+    probabilities,
     read_predictions,
     write_predictions,
 )
@@ -129,6 +130,17 @@ def test_what_is_decided_from_outputs():
     assert decide(SST, np.array([[0.0, 3.0, -1.0, 2.0, 2.5], [9.0, 0.0, 0.0, 0.0, 0.0]])).tolist() == [1, 0]
     assert decide(PARA, np.array([-0.1, 0.0, 0.1])).tolist() == [0.0, 1.0, 1.0]
     assert decide(STS, np.array([-3.5, 7.25])).tolist() == [-3.5, 7.25]
+
+
+def test_probabilities_from_outputs():
+    log_3 = np.log(3)
+    assert probabilities(PARA, np.array([0.0, log_3])).tolist() == [[0.5, 0.5], pytest.approx([0.25, 0.75])]
+    assert probabilities(SST, np.array([[log_3, 0, 0, 0, 0]])).tolist() == [pytest.approx([3 / 7] + [1 / 7] * 4)]
+    assert probabilities(STS, np.array([-3.5, 7.25])) is None
+    ordered = SST.with_loss("coral")
+    assert probabilities(ordered, np.array([[log_3, 0.0, 0.0, -log_3]])).tolist() == [
+        pytest.approx([0.25, 0.25, 0, 0.25, 0.25])
+    ]
 
 
 # --- predictions -------------------------------------------------------------------------------------------------

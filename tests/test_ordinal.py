@@ -11,7 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordinal import THRESHOLDS, CoralOutput, class_scores, coral, corn, decide, log_probabilities, squared_emd
+from ordinal import (
+    THRESHOLDS,
+    CoralOutput,
+    class_scores,
+    coral,
+    corn,
+    decide,
+    log_probabilities,
+    probabilities,
+    squared_emd,
+)
 
 LOG_3 = math.log(3)  # sigmoid of it is 3/4
 REPEATABLE = settings(deadline=None, derandomize=True)
@@ -217,3 +227,18 @@ def test_training_puts_corals_thresholds_in_order():
     assert closure() < 2.0
     assert (output.thresholds.diff() < 0).all()
     assert all(p.grad.abs().max() < 1e-3 for p in output.parameters())
+
+
+def test_probabilities_of_classes_by_hand():
+    # Above the first threshold 3/4, above the second 1/2: with corn one half of those that are above the first.
+    logits = torch.tensor([[LOG_3, 0.0]])
+    assert probabilities("coral", logits).tolist() == [pytest.approx([1 / 4, 1 / 4, 1 / 2])]
+    assert probabilities("corn", logits).tolist() == [pytest.approx([1 / 4, 3 / 8, 3 / 8])]
+
+
+@pytest.mark.parametrize("loss", THRESHOLDS)
+def test_probabilities_sum_to_one_and_have_the_decided_class_as_their_median(loss):
+    logits, _ = rows(count=200)
+    found = probabilities(loss, logits.double())
+    assert (found >= 0).all() and torch.allclose(found.sum(dim=1), torch.ones(200, dtype=torch.float64))
+    assert torch.equal((found.cumsum(dim=1) < 0.5).sum(dim=1), decide(loss, logits))
