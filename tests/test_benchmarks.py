@@ -358,3 +358,62 @@ def test_gpu_check_goes_on_after_a_failure_and_keeps_within_its_time(gpu_check):
     assert any(line.startswith("too long  encode_speed, fp32") for line in summary)
     assert summary[-2].startswith("not run   scale")
     assert "--device cuda" in log and "--precision fp16" in log
+
+
+# What attention does before training
+
+
+@pytest.fixture
+def attention_start(measure):
+    import attention_start
+
+    return attention_start
+
+
+def a_layer():
+    """Rows of two sentences of 3 tokens and 2, and a self-attention layer of one head whose weights are all zero."""
+    from packed import Layout
+    from task_attention import SelfAttentionLayer
+
+    torch.manual_seed(0)
+    layer = SelfAttentionLayer(4, 1, 0.0).eval()
+    for linear in (layer.query, layer.key):
+        torch.nn.init.zeros_(linear.weight)
+        torch.nn.init.zeros_(linear.bias)
+    return layer, torch.randn(5, 4), Layout.of(torch.tensor([[1, 1, 1], [1, 1, 0]]))
+
+
+def test_equal_weights_have_all_the_entropy(attention_start):
+    entropy, largest, scores, _ = attention_start.describe_layer(*a_layer())
+    assert entropy == pytest.approx(1) and scores == pytest.approx(0, abs=1e-6)
+    assert largest == pytest.approx((3 / 3 + 2 / 2) / 5)  # a third for three tokens, a half for two
+
+
+def test_saturated_weights_have_none(attention_start):
+    layer, hidden, layout = a_layer()
+    layer.query.bias.data[0] = layer.key.weight.data[0, 0] = 1.0
+    hidden = torch.zeros(5, 4)
+    hidden[layout.first, 0] = 200.0  # a score of 200 / sqrt(4) at the first token, zero elsewhere
+    entropy, largest, scores, alike = attention_start.describe_layer(layer, hidden, layout)
+    assert (entropy, largest, alike) == (pytest.approx(0), pytest.approx(1), 1.0)
+    one, other = 100 * 2**0.5 / 3, 50.0  # the deviations of (100, 0, 0) and of (100, 0)
+    assert scores == pytest.approx((3 * one + 2 * other) / 5)
+
+
+def test_what_the_vectors_of_sentences_fill(attention_start):
+    one, cosine = attention_start.space_of(torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]))
+    assert (one, cosine) == (pytest.approx(1), pytest.approx(1))
+    one, cosine = attention_start.space_of(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    assert (one, cosine) == (pytest.approx(0.5), pytest.approx(-1 / 3))
+
+
+def test_attention_start_on_the_sample(bench):
+    row, out = bench("attention_start", "--data", SAMPLE, "--rows", 16)
+    assert set(row["found"]) == {"default", "U(0.9, 1)"}
+    for start, entropy in (("default", 0.9), ("U(0.9, 1)", None)):
+        assert {task: len(lines) for task, lines in row["found"][start].items()} == {"sst": 3, "para": 2, "sts": 4}
+        first = row["found"][start]["sts"][1]
+        assert 0 < first["largest"] <= 1 and first["layer"] == "1"
+        assert entropy is None or first["entropy"] > entropy
+    assert row["found"]["U(0.9, 1)"]["sts"][1]["one direction"] > 0.8
+    assert "U(0.9, 1), sts" in out
