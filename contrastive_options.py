@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--pooler_options",
         type=text_given,
-        metavar="OPTION=VALUE",
+        metavar="NAME=VALUE",
         help=f"{describe_options()} (default: the first of each)",
     )
     model.add_argument(

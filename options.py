@@ -123,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=INITIALIZATIONS,
         metavar="HOW",
         default="default",
-        help="their first weights: default, torch's own; uniform, U(0.9, 1): attention begins even",
+        help="their first weights: default, torch's own; uniform, U(0.9, 1), the poster's second",
     )
     heads.add_argument(
         "--pair_score",
@@ -146,7 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"tokens to a sentence: {', '.join(POOLERS)} (default first after attention layers, else mean)",
     )
     heads.add_argument(
-        "--pooler_options", metavar="OPTION=VALUE", help=f"{describe_options()} (default: the first of each)"
+        "--pooler_options", metavar="NAME=VALUE", help=f"{describe_options()} (default: the first of each)"
     )
     heads.add_argument(
         "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
@@ -225,15 +225,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         default=0,
-        help="most rows at once, to save memory; same gradient (default 0: all, fewer where a GPU's memory runs out)",
+        help="most rows at once; same gradient (default 0: all, fewer if a GPU's memory runs out)",
     )
     where.add_argument(
         "--cache_gb",
         type=float,
         metavar="GB",
         default=CACHE_GB,
-        help="most that encodings of a frozen encoder may take in cache/ (default %(default)g: bert-base's of the "
-        "course's files); 0 keeps none",
+        help="most of a frozen encoder's encodings in cache/ (default %(default)g, the course's); 0 keeps none",
     )
     where.add_argument(
         "--run",

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from errors import InputError, quoted
-from losses import LOSSES
-from ordinal import THRESHOLDS
 
 SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
@@ -151,6 +149,8 @@ class Task:
     @property
     def losses(self) -> list[str]:
         """The losses that labels of this kind can be learned with."""
+        from losses import LOSSES  # here, since it takes torch, without which data can be read
+
         return [name for name in LOSSES if self.label_kind in KINDS_OF.get(name, LABEL_KINDS)]
 
     def output_shape(self, rows: int) -> tuple[int, ...]:
@@ -158,6 +158,8 @@ class Task:
 
         For the losses of ordinal.THRESHOLDS (rows, C - 1): one number between each class and the next.
         """
+        from ordinal import THRESHOLDS  # here for the same reason
+
         if self.label_kind != "class":
             return (rows,)
         return (rows, self.output_size - (self.loss in THRESHOLDS))

@@ -56,7 +56,7 @@ def assert_close(one, other):
     elif isinstance(one, torch.Tensor):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
     else:
-        assert one == pytest.approx(other, abs=2e-4)
+        assert one == pytest.approx(other, abs=1e-3)  # a correlation over few rows
 
 
 @pytest.fixture(scope="module")

@@ -259,11 +259,11 @@ def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
 
 
 def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # noqa: F811
-    options = [*MEAN_SST, "--epochs", "60"]
+    options = [*MEAN_SST, "--epochs", "150"]
     command = [sys.executable, str(program / "reproduce.py"), "table1", *arguments(program, tmp_path), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    run = tmp_path / "runs" / "tiny-sample" / "mean-finetune" / "sst" / "epochs60-batch12-seed11711"
+    run = tmp_path / "runs" / "tiny-sample" / "mean-finetune" / "sst" / "epochs150-batch12-seed11711"
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -300,7 +300,7 @@ def test_other_options_or_data_are_refused(make, tmp_path, program):  # noqa: F8
     row["options"]["batch_size"] = 4
     path.write_text(json.dumps(row) + "\n")
     code, _, err = make(*MEAN_SST)
-    assert code == 1 and "batch_size 4 -> 8" in err and "move it away" in err
+    assert code == 1 and "batch_size 4 -> 12" in err and "move it away" in err
     path.unlink()
     config = next((tmp_path / "runs").rglob("config.json"))
     changed = read_json(config)
