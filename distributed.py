@@ -16,11 +16,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from errors import InputError
+from errors import InputError, whole_number
 
 # How long a process waits for another before it ends with an error. Nothing that processes do together takes longer:
 # evaluation is shared, and what one alone does (writing files) takes seconds.
 PATIENCE = timedelta(minutes=10)
+MOST_PROCESSES = 10**6
 OTHER_SEED = 1_000_003  # between the seeds of processes: prime, so that they meet no seed that anyone would choose
 
 
@@ -150,9 +151,10 @@ def find_processes() -> Processes:
     numbers = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         value = os.environ.get(name, os.environ["RANK"])
-        if not value.isdecimal():
+        number = whole_number(value, MOST_PROCESSES)
+        if number is None:
             raise InputError(f"{name}={value} in the environment is no number: start with torchrun, or unset it")
-        numbers[name] = int(value)
+        numbers[name] = number
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise InputError(
             f"RANK={numbers['RANK']} with WORLD_SIZE={numbers['WORLD_SIZE']} in the environment: start with torchrun"

@@ -10,6 +10,17 @@ def quoted(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def whole_number(text: str, most: int, least: int = 0) -> int | None:
+    """The number from `least` to `most` that a text of the digits 0 to 9 stands for; None for any other text.
+
+    int() takes digits of every script and `1_0`, which are slips of whoever typed them, and fails on 5,000 digits.
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 100):
+        return None
+    return number if least <= (number := int(text)) <= most else None
+
+
 class InputError(Exception):
     """Something the user gave cannot be used.
 

@@ -20,7 +20,7 @@ import weights
 from bert import BertConfig, BertModel
 from cells import DONE, FINISHED, STOPPED, Cell, Rows, Scale, cells_of, parse_shares, run_all, state_of
 from course_data import choose_data
-from errors import InputError, quoted
+from errors import InputError, quoted, whole_number
 from estimate import FLOAT_BYTES, count_parameters, count_seconds, show_duration
 from experiments import LEADERBOARD, TABLES, Column, Row, Table
 from files import cannot, short
@@ -260,10 +260,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _seeds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) <= LARGEST_SEED for part in parts) or len(set(parts)) < len(parts):
+    seeds = [whole_number(part.strip(), LARGEST_SEED) for part in text.split(",")]
+    if None in seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"--seeds {text}: wanted whole numbers from 0 up, each once, with commas between them")
-    return [int(part) for part in parts]
+    return seeds
 
 
 def scale_of(args: argparse.Namespace, table: Table) -> Scale:

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from datasets import listed
-from errors import InputError, quoted
+from errors import InputError, quoted, whole_number
 from files import cannot
 
 # A line, or a field of a CSV file, that is longer is no text of anybody's: a quote never closed, or a binary file.
 LONGEST = 2**24
+LARGEST = 10**9 - 1  # number in a file of judgements
 FORMATS = ("text", "csv", "jsonl", "cranfield")
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 IDS, TITLE, TEXT = ("_id", "id"), "title", "text"
@@ -297,7 +298,7 @@ def _read_cranfield(corpus: Corpus) -> Iterator[Document]:
             if number is not None:
                 yield document()
             number, begins, count, parts, tag = text[2:].strip(), line, count + 1, {}, ""
-            if not number.isdecimal():
+            if whole_number(number, LARGEST) is None:
                 raise InputError(f"{corpus.path}, line {line}: {quoted(text)}, wanted .I and a number; correct it")
         elif number is None:
             raise InputError(f"{corpus.path}, line {line}: {quoted(text)}, wanted .I and a number; correct it")
@@ -372,10 +373,11 @@ def _cranfield_judgements(path: Path, judged: str) -> Iterator[tuple[int, str, s
     """(line, query, document, 1) of each judgement."""
     for line, text in _judgements(path):
         fields = text.split()
-        if len(fields) != 3 or not all(field.removeprefix("-").isdecimal() for field in fields):
+        numbers = [whole_number(field, LARGEST, least) for field, least in zip(fields, (0, 0, -LARGEST), strict=False)]
+        if len(fields) != 3 or None in numbers:
             raise InputError(f"{path}, line {line}: {quoted(text)}, wanted query, document and grade; correct it")
-        if judged == "all" or int(fields[2]) > 0:
-            yield line, str(int(fields[0])), str(int(fields[1])), 1
+        if judged == "all" or numbers[2] > 0:
+            yield line, str(numbers[0]), str(numbers[1]), 1
 
 
 def _beir_judgements(path: Path, split: str) -> Iterator[tuple[int, str, str, int]]:
@@ -386,11 +388,12 @@ def _beir_judgements(path: Path, split: str) -> Iterator[tuple[int, str, str, in
         fields = [field.strip() for field in text.split("\t")]
         if line == 1 and fields[-1] == "score":
             continue
-        if len(fields) != 3 or not fields[2].removeprefix("-").isdecimal():
+        gain = whole_number(fields[-1], LARGEST, -LARGEST)
+        if len(fields) != 3 or gain is None:
             raise InputError(
                 f"{path}, line {line}: {quoted(text)}, wanted query-id, corpus-id and a whole number between tabs"
             )
-        yield line, fields[0], fields[1], int(fields[2])
+        yield line, fields[0], fields[1], gain
 
 
 def _judgements(path: Path) -> Iterator[tuple[int, str]]:

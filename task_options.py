@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from errors import InputError
+from errors import InputError, whole_number
 from tasks import Task
 
 Value = TypeVar("Value")
@@ -22,7 +22,7 @@ def parse_attention(text: str | None, tasks: tuple[Task, ...]) -> dict[str, int]
     wanted = ",".join(f"{name}={number}" for name, number in layers.items())
 
     def read(task: Task, number: str) -> int | None:
-        return int(number) if number.isdecimal() and int(number) <= MOST_LAYERS else None
+        return whole_number(number, MOST_LAYERS)
 
     said = f"{wanted} or one number for all, each from 0 to {MOST_LAYERS}"
     return {**layers, **parse_by_task("attention", text, tasks, read, said)}

@@ -340,3 +340,21 @@ def test_faults_of_beir_judgements(beir, content, message):
 def test_a_missing_split_of_beir(beir):
     with pytest.raises(InputError, match=r"neither qrels/dev.tsv nor qrels.tsv; fetch it, or choose another --split"):
         read_collection(beir, split="dev")
+
+
+@pytest.mark.parametrize("score", ["9" * 5000, "9" * 10, "\u0663", "1_0", "", "-", "--1"])
+def test_a_judgement_that_is_no_number_of_ours(tmp_path, score):
+    """int() takes some of these, and fails on others with an error of its own."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "x"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
+    (tmp_path / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\nq\td\t{score}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="qrels.tsv, line 2: .* wanted query-id, corpus-id and a whole number"):
+        read_collection(tmp_path)
+    for name, line in (
+        ("cran.all.1400", ".I 1\n.W\nx\n"),
+        ("cran.qry", ".I 1\n.W\nx\n"),
+        ("cranqrel", f"1 1 {score}x\n"),
+    ):
+        (tmp_path / name).write_text(line, encoding="utf-8")
+    with pytest.raises(InputError, match="cranqrel, line 1: .* wanted query, document and grade"):
+        read_collection(tmp_path)
