@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import weights
 from bert import BertConfig, BertModel
@@ -23,6 +24,16 @@ from tokenizer import BertTokenizer
 # is for the commands that tests start.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The fuzz tests' profiles: the same few inputs every time, or, with --hypothesis-profile thorough, many and others.
+COMMON = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("quick", max_examples=60, derandomize=True, **COMMON)
+settings.register_profile("thorough", max_examples=3000, print_blob=True, **COMMON)
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")
