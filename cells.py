@@ -22,6 +22,7 @@ from files import cannot, sha256, short
 from options import COMMAND, SCORES, get_args, input_paths, unfinished
 from result_row import is_place, last_row, need, read_lines, row
 from run import ROOT, Run
+from sharing import append_line, holder
 from tasks import TASKS
 
 LOG = "log.txt"
@@ -199,15 +200,8 @@ class Rows:
         return next((found for found in self.rows if found["cell"] == cell.identity), None)
 
     def add(self, found: dict) -> None:
-        """Append a row and wait until it is on the disk."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8", newline="\n") as file:
-                file.write(json.dumps(found) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot("write", self.path, error) from error
+        """Append a row, whole or not at all. Raises InputError where the disk refuses."""
+        append_line(self.path, json.dumps(found))
         self.rows.append(found)
 
 
@@ -225,11 +219,14 @@ def state_of(cell: Cell, rows: Rows) -> str:
 
 @dataclass
 class Running:
-    """A process that makes a cell."""
+    """A process that makes a cell; None for one of an earlier call, which was killed and left it behind."""
 
     cell: Cell
-    process: subprocess.Popen
+    process: subprocess.Popen | None
     resumed: bool
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None if self.process else holder(self.cell.folder) is None
 
 
 def start(cell: Cell, jobs: int) -> Running:
@@ -256,14 +253,15 @@ def last_words(cell: Cell) -> str:
 
 
 def stop(running: list[Running]) -> None:
-    """End the processes, which write checkpoints first; what doesn't end is killed."""
-    for each in running:
-        each.process.send_signal(signal.SIGTERM)
-    for each in running:
+    """End the processes of this call, which write checkpoints first; what doesn't end is killed."""
+    ours = [each.process for each in running if each.process]
+    for process in ours:
+        process.send_signal(signal.SIGTERM)
+    for process in ours:
         try:
-            each.process.wait(PATIENCE)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            each.process.kill()
+            process.kill()
 
 
 def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bool, say) -> list[Cell]:
@@ -272,9 +270,9 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
 
     def collect(cell: Cell, whole: bool) -> None:
         found = cell.finished_row(call if whole else None)
-        rows.add(found)
-        if not keep_models:
+        if not keep_models:  # before there is a row, after which nobody looks there again
             delete_model(cell.folder)
+        rows.add(found)
         scores = [f"{task} {metric} {_show(found['dev'][task][metric])}" for task, metric in _selecting(cell.tasks)]
         say(f"{len(cells) - len(waiting) - len(running)} of {len(cells)}: {cell}: {', '.join(scores)}")
 
@@ -285,11 +283,19 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
                 if cell.state() == FINISHED:
                     collect(cell, False)
                     continue
+                if other := holder(cell.folder):
+                    say(f"waiting    for process {other} of an earlier call, which still makes {cell}")
+                    running.append(Running(cell, None, True))
+                    continue
                 say(f"{'continued' if cell.state() == STOPPED else 'started'}  {cell}, in {short(cell.folder)}")
                 running.append(start(cell, jobs))
-            for each in [each for each in running if each.process.poll() is not None]:
+            for each in [each for each in running if each.ended()]:
                 running.remove(each)
-                if each.process.returncode == 0:
+                if each.process is None:  # finished or not: its folder tells
+                    waiting.insert(0, each.cell)
+                elif each.process.returncode and holder(each.cell.folder):  # one of an earlier call was just starting
+                    waiting.insert(0, each.cell)
+                elif each.process.returncode == 0:
                     collect(each.cell, not each.resumed)
                 else:
                     failed.append(each.cell)

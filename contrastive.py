@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import sys
+from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
 from console import tell
 from errors import InputError
-from files import cannot
+from files import cannot, short
+from stopping import on_signals, stop_at_once
 
 # Subcommand -> its module, with add_options(parser) and run(args, say) -> exit code, and what it is for.
 COMMANDS = {
@@ -45,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         module.add_options(options)
         args = options.parse_args(arguments[1:])
         args.arguments = arguments[1:]  # which of the options were typed
-        return module.run(args, tell)
+        with on_signals(stop_at_once):
+            return module.run(args, tell)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -55,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        goes_on = (command, *arguments[1:2]) == ("search", "index")
+        again = shlex.join(["python", short(Path(__file__)), *arguments])
+        print(f"stopped; continue with: {again}" if goes_on else "stopped", file=sys.stderr)
         return 130
 
 

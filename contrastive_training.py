@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -34,13 +33,15 @@ from masked_language import MaskedLanguageHead, Masking
 from options import SCORES, choose_device
 from poolers import parse_options
 from precision import Precision, choose_precision
+from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from sentence_encoder import SentenceEncoder
+from stopping import on_signals, stop_at_once
 from sts_data import ScoredPairs
 from sts_data import read_pairs as read_scored_pairs
 from sts_evaluation import spearman_of
-from training import Progress, Stopped, Trainer, TrainingOptions, on_signals
+from training import Progress, Stopped, Trainer, TrainingOptions
 
 __all__ = ["add_options", "run"]
 
@@ -68,30 +69,23 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
     """Train; returns the exit code. Raises InputError, one line, for what can't be used."""
     folder, processes = None, Processes()
     try:
-        with on_signals(_stop):
+        with on_signals(stop_at_once):
             args, processes = resolve(args), find_processes()
             with joined(processes):
                 name = args.run or ROOT / "runs" / new_name(f"contrastive-{args.mode}")
                 args.run = folder = Path(processes.from_first(str(name)))
                 train(args, processes, say if processes.first else lambda text: None)
     except InputError as error:
-        if processes.size == 1:
-            raise
-        raise InputError(f"process {processes.rank}: {error}") from error
+        who = "" if processes.size == 1 else f"process {processes.rank}: "
+        raise InputError(f"{who}{or_resume(error, [COMMAND, 'train'], folder, processes.size)}") from error
     except (Stopped, KeyboardInterrupt):
         if folder is None or not (folder / "config.json").is_file():
             print("stopped before anything was written", file=sys.stderr)
         elif processes.first:
-            start = ["python"] if processes.size == 1 else ["torchrun", f"--nproc-per-node={processes.size}", "--"]
-            command = shlex.join([*start, COMMAND, "train", "--resume", short(folder)])
+            command = command_to_resume([COMMAND, "train"], folder, processes.size)
             print(f"stopped; continue with: {command}", file=sys.stderr)
         return 130
     return 0
-
-
-def _stop(*_) -> None:
-    """SIGTERM is taken as Ctrl-C, so that whatever is being written is cleaned up."""
-    raise KeyboardInterrupt
 
 
 def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], object]) -> Path:
@@ -111,6 +105,8 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
         config = run_config(job)
         if args.resume:
             refuse_changes(Run(folder), config)
+            for line in changed_surroundings(Run(folder).config, config):
+                say(line)
         elif processes.first:
             held.enter_context(Run(folder).locked())
             Run.create(folder, config)
@@ -219,27 +215,32 @@ def _absolute(value):
 
 
 def refuse_changes(before: Run, config: dict) -> None:
-    """Raises InputError if weights or data are not what the run began with."""
+    """Raises InputError, with the difference, if weights or data are not what the run began with."""
 
-    def inputs(config: dict) -> dict:
-        data = config["data"]
+    def inputs(config: dict) -> dict[str, tuple]:
+        """What it is called -> (what has to be the same, how a difference is shown)."""
+        model, dev, excluded = config["model"], config["data"]["dev"], config["data"]["excluded_sentences_sha256"]
         return {
-            "weights": config["model"]["sha256"],
-            "processes": config["processes"],
-            **{file["path"]: file["sha256"] for file in data["train"]},
-            "--dev": data["dev"] and data["dev"]["sha256"],
-            "--exclude": data["excluded_sentences_sha256"],
+            "weights": (model["sha256"], model["name"]),
+            "processes": (config["processes"], config["processes"]),
+            **{file["path"]: (file["sha256"], f"{file['rows']} rows") for file in config["data"]["train"]},
+            "--dev": (dev and dev["sha256"], f"{dev['pairs']} pairs" if dev else NO_DEV),
+            "--exclude": (excluded, f"sentences {(excluded or NO_DEV)[:12]}"),
         }
 
     try:
         then, now = inputs(before.config), inputs(config)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         path = before.folder / "config.json"
         raise InputError(f"{path}: does not say which weights and data the run used: start a new one") from error
-    changed = [short(name) if os.path.isabs(name) else name for name in now if now[name] != then.get(name)]
+    changed = [
+        f"{short(name) if os.path.isabs(name) else name} ({then[name][1] if name in then else 'none'} -> {found[1]})"
+        for name, found in now.items()
+        if name not in then or found[0] != then[name][0]
+    ]
     if changed:
         raise InputError(
-            f"{before.folder} can't be continued, its inputs changed: {', '.join(changed)}: restore them, or start anew"
+            f"{before.folder} can't be continued, its inputs changed: {'; '.join(changed)}: restore them, or start anew"
         )
 
 

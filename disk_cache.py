@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from files import sync_folder
 from locks import fcntl, is_still, take_lock
 
 # Left free on the disk for everything else that a run writes: bert-base's weights and a checkpoint take 2 GB.
@@ -126,6 +127,7 @@ class DiskCache:
                     os.replace(temporary, path)
             if not fcntl:
                 os.replace(temporary, path)
+            sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

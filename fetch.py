@@ -21,7 +21,7 @@ import course_data
 import weights
 from download import AGAIN, Download, say
 from errors import InputError
-from files import cannot, sha256
+from files import cannot, make_folder, sha256, sync_folder
 from weights import short
 
 
@@ -191,8 +191,9 @@ def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
     moves = [(group.part(file), group.folder / file.name) for group, file in files]
     try:
         for part, path in moves:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             os.replace(part, path)
+            sync_folder(path.parent)
     except BaseException as error:
         for part, path in moves:
             if not part.exists():

@@ -34,15 +34,23 @@ REMEDIES = {
 FOLDER_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF}
 
 
+class CannotWrite(InputError):
+    """The system refuses to write; what was written before is whole, so that the work goes on once it doesn't."""
+
+
 def cannot(verb: str, path: str | os.PathLike, error: OSError) -> InputError:
-    """The InputError for a system call that failed, e.g. `cannot write a.csv: No space left on device: free ...`."""
+    """The InputError for a system call that failed, e.g. `cannot write a.csv: No space left on device: free ...`.
+
+    A CannotWrite where `verb` is "write".
+    """
     if error.errno == errno.ENOENT:
         remedy = "check the path"
     elif verb == "read" and error.errno != errno.ENAMETOOLONG:
         remedy = "check the path and its permissions"
     else:
         remedy = REMEDIES.get(error.errno or 0, "check that disk, or write to another one")
-    return InputError(f"cannot {verb} {os.fspath(path)}: {error.strerror or error}: {remedy}")
+    kind = CannotWrite if verb == "write" else InputError
+    return kind(f"cannot {verb} {os.fspath(path)}: {error.strerror or error}: {remedy}")
 
 
 @contextmanager
@@ -63,7 +71,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
     done = False
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         file = open(temporary, mode.replace("w", "x"), **text)
         try:
             yield file
@@ -77,7 +85,7 @@ def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
             os.chmod(temporary, target.stat().st_mode & 0o7777)
         os.replace(temporary, target)
         done = True
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         # The block may have opened other files; an error that names one of those is not about this one.
         if error.filename is not None and Path(error.filename) not in (temporary, target, *target.parents):
@@ -134,15 +142,23 @@ def check_writable(path: str | os.PathLike) -> None:
 TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Deletes what a killed `atomic_write` left in `folder` and below; what can't be deleted stays."""
-    for path in folder.rglob(".*.tmp"):
+def remove_temporaries(folder: Path, below: bool = True) -> None:
+    """Deletes what a killed `atomic_write` left in `folder` (and `below` it); what can't be deleted stays."""
+    for path in folder.rglob(".*.tmp") if below else folder.glob(".*.tmp"):
         if TEMPORARY.fullmatch(path.name):
             with suppress(OSError):
                 path.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, if missing, so that they survive a power cut. Raises OSError."""
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for new in reversed(made):
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: Path) -> None:
     """Makes a rename in `folder` survive a power cut, where the system can (Windows can't open a folder)."""
     if os.name == "nt":
         return

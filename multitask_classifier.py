@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shlex
 import sys
 import textwrap
 import time
@@ -51,13 +50,15 @@ from options import (
 from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import describe_data, describe_score, hand_over, report
+from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
+from stopping import on_signals, stop_at_once
 from task_files import is_optional, read_split, take_share
 from task_options import parse_attention, parse_fraction, parse_loss
 from tasks import Task, parse_tasks, selection_score
 from tokenizer import BertTokenizer
-from training import Stopped, Trainer, TrainingOptions, on_signals
+from training import Stopped, Trainer, TrainingOptions
 
 __all__ = ["MultitaskBERT", "get_args", "main"]
 
@@ -360,6 +361,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         config = run_config(job, lr)
         if args.resume:
             refuse_changes(Run(folder), config)
+            for line in changed_surroundings(Run(folder).config, config):
+                say(line)
         else:
             check_model(job)
             if processes.first:
@@ -401,7 +404,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
     folder, processes = None, ALONE
     try:
-        with on_signals(_stop):
+        with on_signals(stop_at_once):
             args = get_args(arguments)
             processes = find_processes()
             with joined(processes):
@@ -410,7 +413,7 @@ def main(arguments: list[str] | None = None) -> int:
                 train(args, processes)
     except InputError as error:
         who = "" if processes.size == 1 else f"process {processes.rank}: "
-        print(f"error: {who}{error}", file=sys.stderr)
+        print(f"error: {who}{or_resume(error, [COMMAND], folder, processes.size)}", file=sys.stderr)
         return 1
     except OSError as error:
         if error.filename is None:
@@ -420,18 +423,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt):
         if folder is None or not (folder / "config.json").is_file():
             print("stopped before anything was written", file=sys.stderr)
-        else:
-            start = ["python"] if processes.size == 1 else ["torchrun", f"--nproc-per-node={processes.size}"]
-            command = shlex.join([*start, short(Path(__file__)), "--resume", short(folder)])
-            if processes.first:
-                print(f"stopped; continue with: {command}", file=sys.stderr)
+        elif processes.first:
+            command = command_to_resume([COMMAND], folder, processes.size)
+            print(f"stopped; continue with: {command}", file=sys.stderr)
         return 130
     return 0
-
-
-def _stop(*_) -> None:
-    """SIGTERM is taken as Ctrl-C, so that whatever is being written is cleaned up."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ data, in experiments.py. table2 counts parameters and trains nothing.
 from __future__ import annotations
 
 import argparse
-import signal
+import shlex
 import statistics
 import sys
 from datetime import datetime
@@ -19,6 +19,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import weights
 from bert import BertConfig, BertModel
 from cells import DONE, FINISHED, STOPPED, Cell, Rows, Scale, cells_of, parse_shares, run_all, state_of
+from console import tell
 from course_data import choose_data
 from errors import InputError, quoted, whole_number
 from estimate import FLOAT_BYTES, count_parameters, count_seconds, show_duration
@@ -30,6 +31,8 @@ from multitask_classifier import ALONE, model_config, start
 from options import LARGEST_SEED, get_args, path_given, recommended_lr, text_given
 from run import ROOT, Run
 from sampling import make_schedule
+from sharing import held
+from stopping import on_signals, stop_at_once
 from tasks import TASKS
 
 STATES = 3  # of the optimizer's two numbers and the weight itself, a checkpoint's size a learning number
@@ -317,10 +320,11 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
         plan(cells, rows, args.jobs, say)
         return 0
     if not args.print:
-        left = [cell for cell in cells if state_of(cell, rows) != DONE]
-        say(f"{len(cells)} cells, {len(cells) - len(left)} done; rows in {short(args.results)}")
-        call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
-        failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
+        with held(args.runs, "being filled"):
+            left = [cell for cell in cells if state_of(cell, rows) != DONE]
+            say(f"{len(cells)} cells, {len(cells) - len(left)} done; rows in {short(args.results)}")
+            call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
+            failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
     found = [each for each in rows.rows if _fits(each["cell"], scale, table)]
     say(f"\n{results_table(table, found)}\n\n{caption(table, scale, found)}")
     return 1 if failed else 0
@@ -338,9 +342,10 @@ def _fits(cell: dict, scale: Scale, table: Table) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return reproduce(parse(arguments), lambda text: print(text, flush=True))
+        with on_signals(stop_at_once):
+            return reproduce(parse(arguments), tell)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -350,7 +355,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on where it stopped", file=sys.stderr)
+        command = shlex.join(["python", short(Path(__file__)), *arguments])
+        print(f"stopped; continue with: {command}", file=sys.stderr)
         return 130
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from errors import InputError
-from files import short
+from files import CannotWrite, short
 from run import ROOT, Run
 
 PLACES = ("help", "run", "resume")  # options that say which run, and are no part of it
@@ -61,6 +62,44 @@ def resumed_options(
             raise InputError(f"--{name} {_shown(now)} differs from the run's {_shown(then)}: leave it out")
     kept = {name: getattr(args, name) for name in typed & {*may_change}}
     return argparse.Namespace(**{**vars(args), **options, **kept, "run": run.folder})
+
+
+def command_to_resume(program: list[str], folder: Path, processes: int) -> str:
+    """What a user types to go on with a run. program: e.g. ["contrastive.py", "train"]."""
+    start = ["python"] if processes == 1 else ["torchrun", f"--nproc-per-node={processes}", "--"]
+    return shlex.join([*start, short(ROOT / program[0]), *program[1:], "--resume", short(folder)])
+
+
+def or_resume(error: InputError, program: list[str], folder: Path | None, processes: int) -> str:
+    """The error, and the command that goes on with the run once the disk takes it, if that is all there is to mend."""
+    if not isinstance(error, CannotWrite) or folder is None or not (folder / "config.json").is_file():
+        return str(error)
+    return f"{error}; then continue with: {command_to_resume(program, folder, processes)}"
+
+
+def changed_surroundings(before: dict, now: dict) -> Iterator[str]:
+    """A line for whoever expects the same bits of a resumed run, if what they depend on besides its inputs changed.
+
+    before, now: what config.json said, and would say now.
+    """
+    wanted = {
+        "device": ("device", "type"),
+        "chip": ("device", "name"),
+        "threads": ("device", "threads"),
+        "torch": ("versions", "torch"),
+        "precision": ("precision",),
+        "commit": ("commit",),
+    }
+    changed = []
+    for name, keys in wanted.items():
+        then, found = before, now
+        for key in keys:
+            then = then.get(key) if isinstance(then, dict) else None
+            found = found[key]
+        if then is not None and found is not None and then != found:
+            changed.append(f"{name} {str(then)[:12]} -> {str(found)[:12]}")
+    if changed:
+        yield f"changed    {', '.join(changed)}: the numbers may not be the same to the bit"
 
 
 def _read_back(action: argparse.Action, value, where: Path):

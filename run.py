@@ -7,7 +7,6 @@ runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file i
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import zlib
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save
 
 from errors import InputError
 from files import atomic_write, cannot, read_json, remove_temporaries, write_json
-from locks import fcntl, is_still, take_lock
+from sharing import held
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
@@ -64,39 +63,11 @@ class Run:
     def locked(self) -> Iterator[None]:
         """No other process trains in the folder (made if missing) for as long as this lasts.
 
-        The system releases the lock of a process that dies, so a kill never blocks a resume; what it left half-written
-        is deleted here. Raises InputError, naming the process that holds the lock.
+        What a killed one left half-written is deleted. Raises InputError, naming the process that holds the lock.
         """
-        path, descriptor = self.folder / ".lock", None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            while descriptor is None:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                if fcntl and not take_lock(descriptor, wait=False):
-                    holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
-                    raise InputError(
-                        f"{self.folder} is being trained by process {holder}: wait until it has ended, or stop it first"
-                    )
-                if fcntl and not is_still(path, descriptor):  # its holder has ended, and taken the file along
-                    os.close(descriptor)
-                    descriptor = None
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-        except OSError as error:
-            raise cannot("write", path, error) from error
-        except InputError:
-            os.close(descriptor)
-            raise
-        remove_temporaries(self.folder)
-        try:
+        with held(self.folder, "being trained"):
+            remove_temporaries(self.folder)
             yield
-        finally:
-            if not fcntl:  # Windows deletes no file that is open
-                os.close(descriptor)
-            with suppress(OSError):
-                path.unlink()
-            if fcntl:
-                os.close(descriptor)
 
     def position(self) -> tuple[int, int] | None:
         """Epochs finished and steps made in the one then running, as the checkpoint says; None without one.

@@ -22,13 +22,12 @@ from typing import IO, Protocol
 import numpy as np
 
 from errors import InputError, quoted
-from files import cannot, read_json, short, write_json
-from locks import take_lock
+from files import cannot, read_json, remove_temporaries, short, write_json
 from nearest import find_nearest
 from search_data import Corpus, Document
+from sharing import held
 
 HEADER, VECTORS, TEXTS, OFFSETS = "index.json", "vectors.bin", "documents.jsonl", "offsets.bin"
-LOCK = ".lock"
 FORMAT = 1
 TYPES = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 OFFSET = np.dtype("<u8")
@@ -236,7 +235,8 @@ def build(
     if survey.blank:
         names = ", ".join(survey.examples) + (", ..." if survey.blank > len(survey.examples) else "")
         say(f"{survey.blank:,} documents without text are left out: {names}")
-    with _locked(folder):
+    with held(folder, "being indexed"):
+        remove_temporaries(folder, below=False)
         header = _header_to_continue(folder, new)
         certain = _whole_documents(folder, header)
         if certain < header.documents:
@@ -374,23 +374,3 @@ def _append(
     header = replace(header, documents=header.documents + len(chunk))
     write_json(folder / HEADER, asdict(header))
     return header
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """No other process writes to the folder (made if missing) for as long as this lasts.
-
-    The lock's file stays: whoever deleted it could delete another's. Raises InputError where it is held.
-    """
-    path = folder / LOCK
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise cannot("write", path, error) from error
-    try:
-        if not take_lock(descriptor, wait=False):
-            raise InputError(f"{folder}: another process is indexing there: wait until it has ended, or stop it first")
-        yield
-    finally:
-        os.close(descriptor)

@@ -14,14 +14,16 @@ ROOT = Path(__file__).resolve().parent
 
 
 def explain(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Says an exception that ends the program: what the user can mend in one line, the rest as Python does."""
+    """Says an exception that ends the program: what the user can mend or did in one line, the rest as Python does."""
     name = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if name and not (ROOT / f"{name}.py").exists():
         error = InputError(
             f"{name} is not installed in this Python ({sys.executable}): run ./setup.sh, then . .venv/bin/activate, "
             "or put ./setup.sh before the command"
         )
-    if isinstance(error, InputError):
+    if isinstance(error, KeyboardInterrupt):
+        print("stopped before anything was written", file=sys.stderr)
+    elif isinstance(error, InputError):
         print(f"error: {error}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +28,7 @@ from run import Run
 from sampling import Schedule, Step
 from schedules import SCHEDULES as LEARNING_RATES
 from schedules import set_learning_rate
+from stopping import on_signals
 
 # Seconds between two lines about progress where there is no terminal to show a bar on.
 SAY_EVERY = 60
@@ -123,8 +123,8 @@ class Trainer:
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
 
-        Raises Stopped after SIGTERM or Ctrl-C (a checkpoint was written), InputError for a loss or a weight that is
-        not finite (nothing was written).
+        Raises Stopped after Ctrl-C, SIGTERM or SIGHUP (a checkpoint was written), InputError for a loss or a weight
+        that is not finite (nothing was written).
         """
         self._resume(say)
         progress = self.progress
@@ -327,7 +327,9 @@ class Trainer:
                 raise InputError(
                     f"{self.run.checkpoint}: {name} is missing or has another shape: it belongs to another run"
                 )
-        self.scaler.load_state_dict(state.pop("loss_scale"))
+        scale = state.pop("loss_scale")
+        if scale:  # a run that began in another precision has none: it begins here
+            self.scaler.load_state_dict(scale)
         self.progress = Progress(**state)
         sizes = [size for size in (self.progress.micro_batch, self.options.micro_batch) if size]
         self.progress.micro_batch = min(sizes, default=0)  # what didn't fit then won't now
@@ -371,17 +373,3 @@ class Trainer:
         self.interrupted = True
         with suppress(OSError):  # nobody may be listening
             print("\nstopping after this step or evaluation; once more to stop at once", file=sys.stderr)
-
-
-@contextmanager
-def on_signals(handler: Callable) -> Iterator[None]:
-    """SIGINT and SIGTERM call `handler` for as long as this lasts (in the main thread, the only one that may)."""
-    previous = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(ValueError):  # not the main thread
-                previous[number] = signal.signal(number, handler)
-        yield
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, before)

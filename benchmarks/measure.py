@@ -300,6 +300,7 @@ def shown_command(argv: list[str]) -> str:
 def append_row(path: Path, described: dict, row: dict) -> None:
     """Append one line of JSON: command, versions, commit, machine, then `row`, its floats to four digits."""
     from run import environment
+    from sharing import append_line
 
     found = environment(torch.device("cpu"))
     versions = found["versions"]
@@ -308,9 +309,7 @@ def append_row(path: Path, described: dict, row: dict) -> None:
             versions[name] = sys.modules[name].__version__
     start = {"command": shown_command(sys.argv), "date": found["started"][:10], "commit": found["commit"]}
     line = json.dumps({**start, "versions": versions, "machine": described, **_rounded(row)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(line + "\n")
+    append_line(path, line)
 
 
 def _rounded(value):

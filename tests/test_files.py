@@ -84,7 +84,7 @@ def test_the_system_itself_refuses(tmp_path):
     path = tmp_path / "weights.bin"
     path.write_bytes(b"old")
     result = subprocess.run([sys.executable, "-c", script, path], cwd=ROOT, capture_output=True, text=True)
-    assert f"InputError: cannot write {path}: File too large: raise the file size limit" in result.stderr
+    assert f"CannotWrite: cannot write {path}: File too large: raise the file size limit" in result.stderr
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["weights.bin"]
 

@@ -884,6 +884,18 @@ def test_going_on_with_other_data_or_weights_is_refused(command, stopped, root):
     refused(command("--resume", "runs/x"), "its inputs changed: weights", "undo that, or start anew")
 
 
+def test_what_may_change_the_last_bits_is_said(command, stopped):
+    config = read_json(stopped / "config.json")
+    config["device"]["threads"], config["versions"]["torch"] = 64, "1.13.1"
+    del config["precision"]  # of before it was written there
+    files.write_json(stopped / "config.json", config)
+    found = command("--resume", "runs/x")
+    wanted = (
+        f"changed    threads 64 -> {torch.get_num_threads()}, torch 1.13.1 -> {torch.__version__[:12]}: the numbers"
+    )
+    assert found.code == 0 and wanted in found.out
+
+
 def test_a_run_of_before_an_option_was_there_goes_on_as_it_did(command, stop, root):
     """Whatever config.json lacks has its default, the same as when it is said; a row can be made of such a run."""
     run = stop("--option", "finetune")
@@ -1151,7 +1163,10 @@ def test_a_full_disk_at_the_checkpoint(command, root, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "fsync", full)
         found = command(*options, "--run", "runs/x")
-    refused(found, "cannot write runs/x/last/checkpoint.safetensors: No space left on device", "free some space")
+    error = refused(
+        found, "cannot write runs/x/last/checkpoint.safetensors: No space left on device", "free some space"
+    )
+    assert re.search(r"; then continue with: python \S*multitask_classifier.py --resume runs/x$", error.strip())
     assert not list(root.rglob("*.tmp"))
     assert Run(root / "runs" / "x").load_checkpoint()[1]["epoch"] == 1
     assert command("--resume", "runs/x").code == 0

@@ -22,7 +22,9 @@ from cells import Cell, Scale, parse_shares
 from errors import InputError
 from experiments import TABLES, Column, Row, Table
 from files import read_json
+from locks import fcntl
 from options import build_parser, get_args
+from sharing import holder
 from tasks import TASKS
 
 ROWS = [(name, table, row) for name, table in TABLES.items() for row in table.rows]
@@ -258,8 +260,8 @@ def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
     assert re.search(r"^done +mean finetune sst seed 11711$", make(*MEAN_SST, "--plan")[1], re.MULTILINE)
 
 
-def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # noqa: F811
-    options = [*MEAN_SST, "--epochs", "150"]
+def start_reproduce(program, tmp_path, options):  # noqa: F811
+    """reproduce.py of one cell of 150 epochs, and the run's folder, once its first evaluation is there."""
     command = [sys.executable, str(program / "reproduce.py"), "table1", *arguments(program, tmp_path), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -267,9 +269,15 @@ def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # n
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    return process, run
+
+
+def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # noqa: F811
+    options = [*MEAN_SST, "--epochs", "150"]
+    process, run = start_reproduce(program, tmp_path, options)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and "goes on where it stopped" in err
+    assert process.returncode == 130 and "stopped; continue with: python " in err
     assert (run / "last" / "checkpoint.safetensors").is_file()
     assert "stopped  mean" in make(*options, "--plan")[1]
     code, out, _ = make(*options)
@@ -278,6 +286,32 @@ def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # n
     straight = ["--runs", str(tmp_path / "other"), "--results", str(tmp_path / "other.jsonl")]
     make(*options, *straight)
     assert stopped["dev"] == json.loads((tmp_path / "other.jsonl").read_text())["dev"]
+
+
+@pytest.mark.skipif(fcntl is None, reason="no locks on this system")
+def test_two_at_once_are_refused_and_what_a_kill_left_is_waited_for(program, tmp_path, make, monkeypatch):  # noqa: F811
+    options = [*MEAN_SST, "--epochs", "150"]
+    process, run = start_reproduce(program, tmp_path, options)
+    try:
+        left = holder(run)
+        os.kill(int(left), signal.SIGSTOP)  # it trains on as soon as somebody has seen that it is still there
+        code, _, err = make(*options)
+        assert code == 1 and f"{tmp_path / 'runs'} is being filled by process {process.pid}: wait" in err
+    finally:
+        process.kill()
+        process.communicate()
+
+    def see(folder, real=holder):
+        found = real(folder)
+        if found:
+            os.kill(int(found), signal.SIGCONT)
+        return found
+
+    monkeypatch.setattr(cells, "holder", see)
+    code, out, _ = make(*options)
+    assert code == 0 and f"waiting    for process {left} of an earlier call, which still makes mean finetune sst" in out
+    assert "started" not in out and len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
+    assert not (run / "best").exists()
 
 
 def test_a_run_that_fails_says_why_and_the_others_go_on(make, program, tmp_path):  # noqa: F811

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from errors import InputError
-from run import Run, fcntl, predicted
+from locks import fcntl
+from run import Run, predicted
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HOLD = (

@@ -320,7 +320,9 @@ def test_two_processes_do_not_write_to_one_folder(corpus, tmp_path):
 
     encoder.encode = meanwhile
     assert len(build(folder, found, encoder)) == 5
-    assert messages == [f"{folder}: another process is indexing there: wait until it has ended, or stop it first"]
+    assert messages == [
+        f"{folder} is being indexed by process {os.getpid()}: wait until it has ended, or stop it first"
+    ]
 
 
 def test_a_full_disk_loses_nothing(corpus, tmp_path):
@@ -338,7 +340,7 @@ def test_a_full_disk_loses_nothing(corpus, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root.parent), str(root)])}
     command = [sys.executable, "-c", program, str(folder), str(found.path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert "errors.InputError: cannot write" in done.stderr and "File too large" in done.stderr
+    assert "files.CannotWrite: cannot write" in done.stderr and "File too large" in done.stderr
     assert search_index.read_header(folder).documents == 250  # 64 bytes each
     assert content(build(folder, found, WordEncoder()).folder) == content(
         build(tmp_path / "whole", found, WordEncoder()).folder

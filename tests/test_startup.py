@@ -57,6 +57,20 @@ def test_an_entry_that_is_wrong_is_one_line(program, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_stopped_while_it_loads_is_one_line(program, tmp_path):
+    for path in program.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "tasks.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    done = start(
+        tmp_path,
+        "-c",
+        "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import sys; sys.argv = ['multitask_classifier.py']; sys.modules['__main__'].__file__ = sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0])",
+    )
+    assert (done.stdout, done.stderr) == ("", "stopped before anything was written\n")
+
+
 def test_a_fault_of_the_program_keeps_its_traceback(program, tmp_path):
     for path in program.glob("*.py"):
         shutil.copy(path, tmp_path)

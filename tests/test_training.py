@@ -23,10 +23,12 @@ from evaluation import predict
 from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
 from optimizer import AdamW
+from precision import FULL, Precision
 from run import Run
 from sampling import make_schedule
+from stopping import ASKING, on_signals
 from tasks import PARA, SST, STS, leaderboard_score
-from training import Stopped, Trainer, TrainingOptions, on_signals
+from training import Stopped, Trainer, TrainingOptions
 
 SUBJECTS = ["the film", "the cat", "a dog", "the mat"]
 WORDS = {"good": 4, "bright": 3, "not good": 1, "very bad": 0}
@@ -60,7 +62,7 @@ class Bench:
         """
         choices = dict(self.choices)
         option, schedule, batch_size = choices.pop("option"), choices.pop("schedule"), choices.pop("batch_size", 4)
-        dropout = choices.pop("dropout", True)
+        dropout, precision = choices.pop("dropout", True), choices.pop("precision", FULL)
         options = TrainingOptions(clip=1.0, decay="linear", warmup=0.2, seed=5, **choices)
         data = make_data(self.tokenizer)
         heads = (
@@ -95,7 +97,7 @@ class Bench:
             return leaderboard_score(scores), {"dev": scores, "loss": {n: p.loss for n, p in found.items()}}, "words"
 
         save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
-        trainer = Trainer(model, data, steps, real_evaluate, save_best, run, options)
+        trainer = Trainer(model, data, steps, real_evaluate, save_best, run, options, precision)
         trainer.gradients.outputs = real_outputs
         return trainer
 
@@ -319,6 +321,54 @@ def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
         assert_same(outcome(maker.train(folder=f"{where}{moment}")[0]), wanted)
 
 
+@pytest.mark.parametrize("stops", [(3, 8, 14), (2, 4, 6, 10, 12, 15)])
+def test_an_early_stop_counts_on(bench, stops):
+    """Three evaluations an epoch of nine steps; two that are not better than the third end it."""
+    scores = [0.1, 0.2, 0.3, 0.9, 0.8, 0.7, 1.0]
+    maker = bench(epochs=9, evaluate_every=3, patience=2)
+
+    def evaluate(trainer, number):
+        count = len(trainer.progress.history)
+        return scores[count], {"dev": count}, "words"
+
+    wanted = outcome(maker.train(folder="undisturbed", evaluate=evaluate)[0])
+    assert [row["score"] for row in wanted[0]] == scores[:6] and wanted[-1] == (0.9, 1)
+
+    for number in stops:
+
+        def stop(trainer, *_, number=number):
+            trainer.interrupted = 9 * trainer.progress.epoch + trainer.progress.step + 1 == number
+
+        trainer = maker.trainer(loss=stop, evaluate=evaluate)
+        with pytest.raises(Stopped):
+            trainer.train(lambda line: None)
+        torch.manual_seed(999)
+    assert_same(outcome(maker.train(evaluate=evaluate)[0]), wanted)
+
+
+def test_the_loss_scale_goes_on(bench):
+    """Of float16; and where a run goes on in float16 that did not begin so, it begins there."""
+
+    def shrink(trainer, count, *_):
+        trainer.interrupted = count == 6
+        if count == 2 and trainer.progress.step == 1:
+            trainer.scaler.update(new_scale=64.0)
+
+    maker = bench(precision=Precision("fp16", "asked for"))
+    with pytest.raises(Stopped):
+        maker.train(loss=shrink)
+    trainer, _ = maker.train()
+    assert trainer.scaler.get_scale() == 64.0
+
+    def stop(trainer, count, *_):
+        trainer.interrupted = count == 6
+
+    with pytest.raises(Stopped):
+        bench().train(folder="full", loss=stop)
+    trainer, _ = maker.train(folder="full")
+    assert trainer.scaler.get_scale() == 65536.0
+
+
 @pytest.mark.parametrize("save_every, wanted", [(0.0, 18), (4.0, 2), (10.0, 0)])
 def test_checkpoints_within_an_epoch(bench, monkeypatch, save_every, wanted):
     """Nine steps an epoch of a minute each: with a checkpoint every four, one comes after the fifth step."""
@@ -348,18 +398,33 @@ def test_another_models_checkpoint_is_refused(bench):
         bench(epochs=1).train()
 
 
-def test_signals_stop_it_and_are_given_back(bench):
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", ASKING)
+def test_signals_stop_it_and_are_given_back(bench, number):
+    before = [signal.getsignal(each) for each in ASKING]
 
     def send(trainer, count, batch):
         if count == 2:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
 
     with pytest.raises(Stopped):
         bench().train(loss=send)
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert [signal.getsignal(each) for each in ASKING] == before
     trainer, said = bench().train()
     assert said[0] == "continuing at epoch 1, step 3"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no such signal on this system")
+def test_a_terminal_that_closes_ends_nothing_after_nohup(bench, monkeypatch):
+    def send(trainer, count, batch):
+        if count == 2:
+            signal.raise_signal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        trainer, _ = bench(epochs=1).train(loss=send)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert trainer.progress.epoch == 1
 
 
 def test_asked_twice_it_stops_at_once(bench, capsys):
