@@ -210,14 +210,56 @@ def test_encode_speed(bench, tiny_folder):
     assert "sentences/s" in printed
 
 
-def test_encode_speed_says_how_to_install_what_is_missing(tmp_path):
-    if importlib.util.find_spec("sentence_transformers") is not None:
-        pytest.skip("sentence-transformers is installed")
+@pytest.mark.parametrize("program", ["encode_speed", "search_speed"])
+def test_what_is_missing_is_named_with_how_to_install_it(tmp_path, program):
+    (tmp_path / "sentence_transformers.py").write_text("raise ImportError\n")
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "encode_speed.py")], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, str(BENCHMARKS / f"{program}.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2
     assert "python -m pip install --no-deps sentence-transformers==" in done.stderr.splitlines()[-1]
+
+
+def test_search_speed(bench, tiny_folder):
+    alone = importlib.util.find_spec("sentence_transformers") is None
+    sizes = ("--vectors", 300, "--queries", 7, "--dimension", 16, "--top_k", 5, "--documents", 9, "--batch_size", 4)
+    options = ("--model", tiny_folder, "--data", SAMPLE, *sizes, *(["--alone"] if alone else []))
+    row, printed = bench("search_speed", *options, *TINY)
+    theirs = set() if alone else {"sentence-transformers"}
+    query, indexing = row["query"], row["indexing"]
+    assert (query["queries"], query["vectors"], query["dimension"], query["top_k"]) == (7, 300, 16, 5)
+    assert {name for name, found in query.items() if isinstance(found, dict)} == {"ours", "product and topk"} | theirs
+    for name in ("ours", "product and topk", *theirs):
+        assert is_spread(query[name]["ms"])
+        work = 2 * 7 * 300 * 16 / (query[name]["ms"]["median"] / 1000)
+        assert query[name]["share_of_peak"] == pytest.approx(work / query["peak_gflops"] / 1e9, rel=1e-2)
+    for name in ("ours", *theirs):
+        assert is_spread(indexing[name]["ms"])
+        assert indexing[name]["documents_per_second"] == pytest.approx(9000 / indexing[name]["ms"]["median"], rel=1e-2)
+    assert alone or indexing["largest_difference"] < 1e-4  # both index the same: checked as they are timed
+    assert indexing["documents"] == 9 and query["ours"]["over_ours"] == indexing["ours"]["over_ours"] == 1
+    assert row["model"]["name"] == tiny_folder.name and len(row["model"]["fingerprint"]) == 64
+    assert "documents/s" in printed and "7 queries over 300 vectors of 16" in printed
+
+
+def test_a_search_that_finds_something_else_is_not_timed(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import search_speed
+
+    searchers = search_speed.searchers
+
+    def reversed_ones(*given):
+        found = searchers(*given)
+        return {**found, "product and topk": lambda: found["ours"]()[:, ::-1]}
+
+    monkeypatch.setattr(search_speed, "searchers", reversed_ones)
+    arguments = search_speed.parse(["--vectors", "50", "--queries", "3", "--dimension", "8", "--alone"])
+    with pytest.raises(SystemExit, match="product and topk does not find what ours does"):
+        search_speed.race_queries(arguments, torch.device("cpu"))
 
 
 def test_pretrain_speed(bench, tiny_folder):
