@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from contrastive_data import key
 from datasets import NUMBER, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from task_files import read_split
@@ -45,16 +46,25 @@ AGAIN = "fetch the file again"
 class ScoredPairs:
     """Pairs in their file's order: first[i] and second[i] have the similarity scores[i], (n,) float64.
 
-    skipped: how many of the file's pairs are not among them, since nobody scored them.
+    skipped: how many of the file's pairs are not among them, since nobody scored them. left_out: how many that hold a
+    sentence which was not to be judged by, see `without`.
     """
 
     first: list[str]
     second: list[str]
     scores: np.ndarray
     skipped: int = 0
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def without(self, keys: set[str]) -> ScoredPairs:
+        """Without the pairs of which a sentence is among `keys` (see contrastive_data.key)."""
+        pairs = zip(self.first, self.second, strict=True)
+        kept = [row for row, pair in enumerate(pairs) if not any(key(text) in keys for text in pair)]
+        sides = [[side[row] for row in kept] for side in (self.first, self.second)]
+        return ScoredPairs(*sides, self.scores[kept], self.skipped, self.left_out + len(self) - len(kept))
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,21 @@ class SimilaritySet:
     @property
     def skipped(self) -> int:
         return sum(pairs.skipped for pairs in self.subsets.values())
+
+    @property
+    def left_out(self) -> int:
+        return sum(pairs.left_out for pairs in self.subsets.values())
+
+    def without(self, keys: set[str]) -> SimilaritySet:
+        """Without the pairs of which a sentence is among `keys`. Raises InputError where a subset has no pair left."""
+        subsets = {name: pairs.without(keys) for name, pairs in self.subsets.items()}
+        for name, pairs in subsets.items():
+            if not len(pairs):
+                raise InputError(
+                    f"{self.path}: every pair of {self.name} {name} holds a sentence that --exclude names: leave the "
+                    "set out with --sets, or name other files"
+                )
+        return SimilaritySet(self.name, self.path, subsets)
 
     def sentences(self) -> list[str]:
         """Its distinct sentences, in order of appearance."""

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
+from contrastive_data import keys_of
 from course_data import choose_data
 from datasets import Table
 from embedding_quality import RESOLUTION, TOP, alignment, mean_cosine, uniformity, unit, variance_shares
@@ -104,8 +105,9 @@ def spearman_of(encoder: SentenceEncoder, pairs: ScoredPairs, batch_size: int = 
 def score_set(data: SimilaritySet, similarity: Callable[[Sequence[str], Sequence[str]], np.ndarray]) -> dict:
     """What a report has of one set.
 
-    pairs, skipped (those without a gold score); spearman and pearson: aggregation -> correlation in [-1, 1], None if
-    undefined; subsets: name -> the same of each; undefined: a line for each correlation that is, with its reason.
+    pairs, skipped (those without a gold score), left_out (see SimilaritySet.without); spearman and pearson: aggregation
+    -> correlation in [-1, 1], None if undefined; subsets: name -> the same of each; undefined: a line for each
+    correlation that is, with its reason.
     """
     found = {name: similarity(pairs.first, pairs.second) for name, pairs in data.subsets.items()}
     gold = {name: pairs.scores for name, pairs in data.subsets.items()}
@@ -116,7 +118,7 @@ def score_set(data: SimilaritySet, similarity: Callable[[Sequence[str], Sequence
     together = np.concatenate(list(gold.values())), np.concatenate(list(found.values()))
     over_all = _correlations(*together)
     sizes = [len(pairs) for pairs in data.subsets.values()]
-    scores: dict = {"path": str(data.path), "pairs": len(data), "skipped": data.skipped}
+    scores: dict = {"path": str(data.path), "pairs": len(data), "skipped": data.skipped, "left_out": data.left_out}
     for name in CORRELATIONS:
         parts = [subset[name] for subset in subsets.values()]
         known = None not in parts
@@ -188,6 +190,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"any of {','.join(NAMES)}, and {','.join(TRAINED_ON)} (default: those of the former that are there)",
     )
     parser.add_argument(
+        "--exclude",
+        type=path_given,
+        nargs="+",
+        metavar="PATH",
+        help="files or folders of any layout: pairs that hold a sentence of them are left out and counted; name what "
+        "the model was trained on or selected by (default: none)",
+    )
+    parser.add_argument(
         "--aggregation",
         choices=AGGREGATIONS,
         default="all",
@@ -220,6 +230,9 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
         check_writable(args.json)
     folders, why = ([choose_data(folder)[0] for folder in args.data], "asked for") if args.data else _default_data()
     sets = read_sets(folders, None if args.sets is None else _names(args.sets))
+    if args.exclude:
+        keys = keys_of(args.exclude)
+        sets = [data.without(keys) for data in sets]
     tables = [find_tables(name, folders) for name in _names(args.transfer or "")]
     where = ", ".join(short(folder) for folder in folders)
     if not sets and not tables:
@@ -229,7 +242,8 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
     say(f"model   {encoder.name}, pooler {encoder.pooler_name}, {encoder.dimension} dimensions")
     say(f"data    {where}: {why}")
     report = evaluate(encoder, sets, tables, args.batch_size, bar=True)
-    report = {"aggregation": args.aggregation, "data": [str(folder) for folder in folders], **report}
+    asked = {"data": [str(folder) for folder in folders], "exclude": [str(path) for path in args.exclude or ()]}
+    report = {"aggregation": args.aggregation, **asked, **report}
     for line in describe(report):
         say(line)
     if args.json:
@@ -297,6 +311,8 @@ def describe(report: dict) -> list[str]:
             values = (_hundredfold(report["average"][key][how]) for key in CORRELATIONS)
             lines += [f"  {'average of the seven':32}" + "".join(f"{v:>11}" for v in values)]
         lines += [f"  {line}" for found in sets.values() for line in found["undefined"]]
+        if left_out := [f"{found['left_out']:,} of {name}" for name, found in sets.items() if found["left_out"]]:
+            lines += [f"  left out, since they hold a sentence of --exclude: {', '.join(left_out)}"]
         lines += ["\nspace: unit vectors of each set's distinct sentences; alignment over pairs scored above 4"]
         shares = [f"top {k}" for k in TOP]
         headings = ("sentences", "alignment", "uniformity", "mean cosine", *shares)

@@ -253,9 +253,30 @@ def test_the_course_s_data_alone(tmp_path, ask):
     assert "course-dev" in ask("--data", tmp_path)[1]
 
 
+def test_pairs_that_a_model_was_selected_by_are_left_out_and_counted(tmp_path, ask):
+    """By letters and digits, whoever tokenised the sentences; a pair goes if one of its two is shared."""
+    data = tmp_path / "data"
+    benchmark(data / "sts-dev.csv", [row("1", "The cat sat.", "bad film"), row("3", "a dog", "the dog ran"),
+              row("2", "who ran ?", "the mat"), row("4", "dull", "very dull")])  # fmt: skip
+    (tmp_path / "seen.txt").write_text("the cat sat\nDOG\nwhy\n")
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more", STS, "dev", [("x", "Who ran?", 1)])
+    asked = ("--data", data, "--exclude", tmp_path / "seen.txt", tmp_path / "more", "--json", tmp_path / "out.json")
+    assert "left out, since they hold a sentence of --exclude: 2 of STS-B-dev" in ask(*asked)[1]
+    report = json.loads((tmp_path / "out.json").read_text())
+    found = report["similarity"]["STS-B-dev"]
+    assert (found["pairs"], found["left_out"], report["space"]["STS-B-dev"]["sentences"]) == (2, 2, 4)
+    assert report["exclude"] == [str(tmp_path / "seen.txt"), str(tmp_path / "more")]
+    (tmp_path / "seen.txt").write_text("a dog\nvery dull\nTHE cat sat\n")
+    with pytest.raises(InputError, match="sts-dev.csv: every pair of STS-B-dev dev holds a sentence that --exclude"):
+        ask(*asked)
+    assert "left out" not in ask("--data", data)[1]
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     (
+        (("--exclude", "nowhere"), "cannot read nowhere"),
         (("--sets", "STS99"), "'STS99' is not known; known: STS12"),
         (("--sets", "STS12"), "no STS12 there; found none"),
         (("--transfer", "cola"), "no CoLA/train.tsv and CoLA/dev.tsv there"),
@@ -269,7 +290,7 @@ def test_the_course_s_data_alone(tmp_path, ask):
 def test_what_cannot_be_asked(tmp_path, ask, arguments, said):
     data = tmp_path / "data"
     data.mkdir()
-    if arguments and arguments[0] in ("--max_length", "--device"):
+    if arguments and arguments[0] in ("--max_length", "--device", "--exclude"):
         benchmark(data / "sts-dev.csv", [row()])
     with pytest.raises(InputError, match=said):
         ask("--data", data, *arguments)
