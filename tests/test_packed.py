@@ -4,7 +4,11 @@ Follows packed.py's promises: layouts worked out by hand, attention against a li
 binomial.
 """
 
+import ctypes
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +29,7 @@ from packed import (
     packed_attention,
 )
 
+ROOT = Path(__file__).resolve().parent.parent
 # The same examples each time, and a busy machine is no failure.
 REPEATABLE = settings(deadline=None, derandomize=True)
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
@@ -429,3 +434,36 @@ def test_a_gradient_of_the_gradient_is_refused():
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+
+
+FORWARDS = """
+import ctypes, sys
+import torch
+from bert import BertConfig, BertModel
+from packed import Layout
+
+class Heap(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks".split()]
+    _fields_ += [("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t)]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+encoder = BertModel(BertConfig(vocab_size=29, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).eval()
+
+def run(counts):
+    for count in counts:
+        ids = torch.ones(count, 3, dtype=torch.long)
+        with torch.inference_mode():
+            encoder.encode(ids, Layout.of(ids))
+
+run(range(1, 101))
+before = libc.mallinfo2().uordblks
+run(range(101, 901))
+print(libc.mallinfo2().uordblks - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="tells glibc's heap alone")
+def test_memory_does_not_grow_with_the_number_of_shapes():
+    done = subprocess.run([sys.executable, "-c", FORWARDS], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1_000_000  # 23 MB where each shape is kept
