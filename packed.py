@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-# Nearly every batch has another number of rows. oneDNN, torch's GELU on a CPU, keeps what it prepares for each shape, up
-# to 1,024 of them, which cost 0.8 GB in a stream of a million sentences. It reads this when it is first used.
+# Nearly every batch has another number of rows. oneDNN, torch's GELU on a CPU, keeps what it prepares for each of up to
+# 1,024 shapes, which cost 0.8 GB in a stream of a million sentences. It reads this when it is first used.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
 
 
