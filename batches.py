@@ -2,7 +2,8 @@
 
 A pair that is encoded separately stands in its batch as two sentences: all first ones, then all second ones in the same
 order, so that one encoder call serves both (the siamese encoding of Reimers and Gurevych 2019, arXiv 1908.10084). One
-that is encoded jointly is one sequence of two segments (Devlin et al. 2018, arXiv 1810.04805, section 4.1).
+that is encoded jointly is one sequence of two segments (Devlin et al. 2018, arXiv 1810.04805, section 4.1). Of pairs
+encoded both ways the joint sequences follow the sentences.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SEGMENT = 1 << 30
 
 @dataclass
 class Batch:
-    """n rows of one task: S = n sentences or joint pairs, or S = 2n for pairs encoded separately.
+    """n rows of one task: S = n sentences or joint pairs, S = 2n for pairs encoded separately, S = 3n for both.
 
     ids: the rows' ids. input_ids: (S, T), 0 at padding. layout: which of them are real. labels: (n,) or None.
     token_type_ids: (S, T) of joint pairs, 1 in the second segment, else 0; None: all are 0.
@@ -140,8 +141,8 @@ def split_segments(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
 class TaskData:
     """One file's rows, tokenized; after `read_from`, with what a frozen encoder makes of them.
 
-    sentences: for each side of a row, one or two, the token ids of every row; of joint pairs one, SEGMENT added to the
-    second segment's ids. truncated: how many were cut, the longer sentence of a joint pair first.
+    sentences: for each side of a row, one to three, the token ids of every row; of joint pairs one, SEGMENT added to
+    the second segment's ids. truncated: how many were cut, the longer sentence of a joint pair first.
     """
 
     def __init__(
@@ -152,21 +153,19 @@ class TaskData:
         max_length: int | None = None,
         pair_encoding: str | None = None,
     ):
-        """max_length: None is the model's. pair_encoding: joint or separate; None is the task's own."""
-        self.task, self.table, self.joint = task, table, task.is_joint(pair_encoding)
+        """max_length: None is the model's. pair_encoding: joint, separate or both; None is the task's own."""
+        self.task, self.table, self.encoding = task, table, task.encoding(pair_encoding)
         self.max_length = max_length or tokenizer.model_max_length
         self.ids = [example.id for example in table]
         first = [example.sentence for example in table]
         second = [example.second for example in table] if task.is_pair else None
-        if self.joint:
+        sides = () if self.encoding == "joint" else (first, second)
+        sides = [tokenizer.encode_batch(side, max_length=max_length) for side in sides if side is not None]
+        self.sentences, self.truncated = [side.ids for side in sides], sum(side.truncated for side in sides)
+        if self.encoding != "separate":
             found = tokenizer.encode_batch(first, second, max_length=max_length)
             joined = [ids + SEGMENT * types for ids, types in zip(found.ids, found.type_ids, strict=True)]
-            self.sentences, self.truncated = [joined], found.truncated
-        else:
-            sides = [
-                tokenizer.encode_batch(side, max_length=max_length) for side in (first, second) if side is not None
-            ]
-            self.sentences, self.truncated = [side.ids for side in sides], sum(side.truncated for side in sides)
+            self.sentences, self.truncated = [*self.sentences, joined], self.truncated + found.truncated
         self.lengths = np.array([[len(ids) for ids in side] for side in self.sentences]).sum(axis=0)  # tokens a row
         labels = [example.label for example in table]
         dtype = torch.long if task.label_kind == "class" else torch.float32

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from errors import InputError
 from ordinal import THRESHOLDS, CoralOutput, class_scores
@@ -18,7 +19,7 @@ from poolers import POOLERS, make_pooler
 from task_attention import ATTENTION_LAYERS
 from tasks import Task
 
-PAIR_SCORES = ("calibrated", "dot")
+PAIR_SCORES = ("calibrated", "dot", "cosine")
 TOKENS = "tokens"
 
 
@@ -28,8 +29,10 @@ class HeadConfig:
 
     attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
     poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map. pair_score: dot is
-    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate. joint: a pair comes as one
-    sequence, to which self-attention and a linear map are applied as to a single sentence. loss: what it is trained to
+    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate; cosine is a learned
+    multiple of cos(a, b), so that training begins with what the encoder knows, and a linear map of |a - b| and a * b.
+    joint: a pair comes as one sequence, to which self-attention and a linear map are applied as to a single sentence.
+    both: as two sentences and as one sequence, which the map is given, too. loss: what it is trained to
     lower, which decides what its outputs are; None is the task's own. attention_ffn: whether each attention layer has a
     feed-forward block, too. pooler_options: of the pooler's options those that are not to be the default.
     """
@@ -43,6 +46,11 @@ class HeadConfig:
     loss: str | None = None
     attention_ffn: bool = False
     pooler_options: dict[str, str] = field(default_factory=dict)
+    both: bool = False
+
+    @property
+    def pair_encoding(self) -> str:
+        return "both" if self.both else "joint" if self.joint else "separate"
 
     def __post_init__(self):
         layers, p = self.attention_layers, self.dropout_prob
@@ -50,11 +58,15 @@ class HeadConfig:
             raise InputError(f"attention_layers is {layers!r}; wanted a whole number, 0 or more")
         if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise InputError(f"dropout_prob is {p!r}; wanted a probability from 0 to 1")
-        for name, value in (("joint", self.joint), ("attention_ffn", self.attention_ffn)):
+        for name, value in (("joint", self.joint), ("both", self.both), ("attention_ffn", self.attention_ffn)):
             if not isinstance(value, bool):
                 raise InputError(f"{name} is {value!r}; wanted true or false")
         if not isinstance(self.pooler_options, dict):
             raise InputError(f"pooler_options is {self.pooler_options!r}; wanted option: value")
+        if self.both and layers:
+            raise InputError(
+                "--pair_encoding both: the attention layers take pairs one way: say --attention 0, for pairs at least"
+            )
 
 
 class TaskHead(nn.Module):
@@ -76,16 +88,26 @@ class TaskHead(nn.Module):
         for layer in self.attention:
             layer.initialize(config.attention_init)
         self.pooler = make_pooler(config.pooler, hidden_size, encoder_layers, **config.pooler_options)
-        # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
-        self.dot = self.two and task.output_size is None
-        given = 3 * hidden_size if self.two and not self.dot else hidden_size
-        size = task.output_multiple * hidden_size if self.dot else task.output_shape(1)[-1]
-        self.output = CoralOutput(given, task.output_size) if task.loss == "coral" else nn.Linear(given, size)
         if config.pair_score not in PAIR_SCORES:
             raise InputError(f"--pair_score {config.pair_score}: not known; known: {', '.join(PAIR_SCORES)}")
+        # One linear map. For a pair without output_size the same map W serves both sentences: the score is <W a, W b>.
+        scored = self.two and task.output_size is None
+        self.cosine = scored and config.pair_score == "cosine"
+        self.dot = scored and not self.cosine
+        if self.dot and config.both:
+            raise InputError("--pair_encoding both: <W a, W b> has no place for the third: say --pair_score cosine")
+        given = hidden_size
+        if self.two and not self.dot:
+            given *= (2 if self.cosine else 3) + config.both
+        size = task.output_multiple * hidden_size if self.dot else task.output_shape(1)[-1]
+        self.output = CoralOutput(given, task.output_size) if task.loss == "coral" else nn.Linear(given, size)
         # A correlation has no use for an offset, so only a score that is compared with zero gets one.
-        calibrated = self.dot and task.label_kind == "binary" and config.pair_score == "calibrated"
+        calibrated = scored and task.label_kind == "binary" and config.pair_score != "dot"
         self.offset = nn.Parameter(torch.zeros(())) if calibrated else None
+        self.scale = nn.Parameter(torch.ones(())) if self.cosine else None
+        if self.cosine:  # the map has no say before it has learned
+            nn.init.zeros_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
 
     def forward(
         self,
@@ -95,21 +117,29 @@ class TaskHead(nn.Module):
     ) -> torch.Tensor:
         """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 separate pairs.
 
-        They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>; with an output_size, W is
-        given [a; b; |a - b|], the classifier of Reimers and Gurevych 2019 (arXiv 1908.10084, section 3).
+        They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>, or for pair_score cosine
+        c cos(a, b) + W [|a - b|; a * b]; with an output_size, W is given [a; b; |a - b|], the classifier of Reimers and
+        Gurevych 2019 (arXiv 1908.10084, section 3). Of pairs encoded both ways, W is given the joint sequence, too.
 
         features: (S, F) as `features` gives them, where they were kept; then states and layout are not read.
         """
         vectors = self.represent(states, layout) if features is None else self.pooler.transform(features)  # (S, H)
+        if self.cosine:
+            first, second = vectors.chunk(2 + self.config.both, dim=0)[:2]
+            cosine = self.scale * F.cosine_similarity(first, second, dim=-1)  # (n,)
         vectors = dropout(vectors, self.config.dropout_prob, self.training)
         if self.dot:
             first, second = self.output(vectors).chunk(2, dim=0)
             scores = (first * second).sum(dim=-1)  # (n,)
             return scores if self.offset is None else scores + self.offset
         if self.two:
-            first, second = vectors.chunk(2, dim=0)
-            vectors = torch.cat([first, second, (first - second).abs()], dim=-1)  # (n, 3H)
+            first, second, *joint = vectors.chunk(2 + self.config.both, dim=0)
+            given = [(first - second).abs(), first * second] if self.cosine else [first, second, (first - second).abs()]
+            vectors = torch.cat([*given, *joint], dim=-1)  # (n, 2H to 4H)
         outputs = self.output(vectors)
+        if self.cosine:
+            scores = cosine + outputs[:, 0]
+            return scores if self.offset is None else scores + self.offset
         return outputs.view(self.task.output_shape(len(outputs)))
 
     def class_logits(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -124,26 +154,34 @@ class TaskHead(nn.Module):
         positive: float,
         features: torch.Tensor | None = None,
     ) -> None:
-        """Set W's scale and the offset from some pairs: logits of deviation 1 around the log odds of `positive`.
+        """Set the score's scale and offset from some pairs: deviation 1, around the log odds of `positive`.
 
         Similar sentences have a large positive score <W a, W b> whatever W is (about 100 for the embedded weights after
         a cross-attention layer). A model trained from there makes every score small and stays above zero: it calls all
-        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset are left alone,
-        and so is W's scale where the pairs' scores don't differ.
+        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset or a scale are
+        left alone, and so is the scale where the pairs' scores don't differ.
         """
-        if self.offset is None:
+        if not self.begins_calibrated:
             return
         was_training = self.training
         self.eval()
         scores = self.forward(states, layout, features)
         deviation = scores.std(correction=min(1, len(scores) - 1))
         if deviation > 1e-5 * scores.abs().max():  # or else it is rounding, and one pair has none
-            # The score is quadratic in (W, b): to divide it by the deviation, W and b are divided by its square root.
-            self.output.weight.mul_(deviation.rsqrt())
-            self.output.bias.mul_(deviation.rsqrt())
-        self.offset.zero_()
-        self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout, features).mean())
+            if self.cosine:
+                self.scale.div_(deviation)
+            else:  # quadratic in (W, b): to divide the score by the deviation, W and b are divided by its square root
+                self.output.weight.mul_(deviation.rsqrt())
+                self.output.bias.mul_(deviation.rsqrt())
+        if self.offset is not None:
+            self.offset.zero_()
+            self.offset.copy_(math.log(positive / (1 - positive)) - self.forward(states, layout, features).mean())
         self.train(was_training)
+
+    @property
+    def begins_calibrated(self) -> bool:
+        """Whether `calibrate` has something to set."""
+        return self.offset is not None or self.scale is not None
 
     @property
     def first_token_only(self) -> bool:

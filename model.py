@@ -63,18 +63,27 @@ class ModelConfig:
 
         attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
         first token after attention layers, and the mean of the tokens without. pooler_options: of its options those
-        that are not to be the default. pair_encoding: joint or separate; None is each task's own. losses: task -> loss,
-        where it is not its own.
+        that are not to be the default. pair_encoding: joint, separate or both; None is each task's own. losses: task ->
+        loss, where it is not its own.
         """
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
-            chosen, joint = pooler or ("first" if layers else "mean"), TASKS[name].is_joint(pair_encoding)
+            chosen, encoding = pooler or ("first" if layers else "mean"), TASKS[name].encoding(pair_encoding)
             loss = (losses or {}).get(name)
             # All of them are written down, so that another default does not change what is saved.
             options = resolve_options(chosen, pooler_options)
             heads[name] = HeadConfig(
-                layers, attention_init, chosen, hidden_dropout_prob, pair_score, joint, loss, attention_ffn, options
+                layers,
+                attention_init,
+                chosen,
+                hidden_dropout_prob,
+                pair_score,
+                encoding == "joint",
+                loss,
+                attention_ffn,
+                options,
+                encoding == "both",
             )
         return cls(heads, option, model, frozen_dropout)
 
@@ -110,10 +119,11 @@ class MultitaskBERT(nn.Module):
         self.heads = nn.ModuleDict(
             {name: TaskHead(TASKS[name], size, heads, head, layers) for name, head in self.config.heads.items()}
         )
-        if any(head.config.joint for head in self.heads.values()) and self.bert.config.type_vocab_size < 2:
+        encodings = {head.config.pair_encoding for head in self.heads.values()} - {"separate"}
+        if encodings and self.bert.config.type_vocab_size < 2:
             raise InputError(
-                "--pair_encoding joint: this encoder knows one segment, so it can't tell a pair's sentences apart: "
-                "choose --pair_encoding separate"
+                f"--pair_encoding {min(encodings)}: this encoder knows one segment, so it can't tell a pair's "
+                "sentences apart: choose --pair_encoding separate"
             )
         for head in self.heads.values():
             if hasattr(head.pooler, "load_from"):
@@ -193,7 +203,7 @@ class MultitaskBERT(nn.Module):
     @torch.no_grad()
     def calibrate(self, batch: Batch, positive: float) -> None:
         """Calibrate the head of the batch's task before training: see TaskHead.calibrate."""
-        if self.heads[batch.task.name].offset is None:
+        if not self.heads[batch.task.name].begins_calibrated:
             return
         was_training = self.training
         self.eval()
@@ -228,9 +238,11 @@ class MultitaskBERT(nn.Module):
             raise InputError(
                 f"this model has no head for {name}; it has {', '.join(self.heads)}: train with --tasks {name}"
             )
-        if self.heads[name].config.joint:
+        encoding = self.heads[name].config.pair_encoding
+        if encoding != "separate":
+            also = " and as two" if encoding == "both" else ", not two"
             raise InputError(
-                f"this model reads a pair of {name} as one sequence, not two: train with --pair_encoding separate"
+                f"this model reads a pair of {name} as one sequence{also}: train with --pair_encoding separate"
             )
         layout = Layout.of(attention_mask).to(input_ids.device)
         return self._score(name, input_ids, layout)

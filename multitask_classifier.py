@@ -258,10 +258,10 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
 
 
 def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
-    """Set the scale and offset of a paraphrase head from some training pairs and the share of positive labels."""
-    if rows.task.is_pair and rows.task.label_kind == "binary":
+    """Set the scale and offset of a pair's score from some training pairs and the share of positive labels."""
+    if model.heads[rows.task.name].begins_calibrated:
         some = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATION_PAIRS]
-        ones = float(rows.labels.sum())
+        ones = float(rows.labels.sum()) if rows.task.label_kind == "binary" else len(rows) / 2
         share = (ones + 1) / (len(rows) + 2)  # never 0 or 1, even if the labels are all the same
         model.calibrate(rows.batch(some).to(model.device), share)
 

@@ -130,14 +130,14 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PAIR_SCORES,
         metavar="HOW",
         default="calibrated",
-        help="a paraphrase's logit: dot, <W a, W b> as the poster's, which stays above zero; calibrated "
-        "(default): plus an offset, both set from some training pairs",
+        help="dot: the poster's <W a, W b>; calibrated (default): its scale and offset set from some training "
+        "pairs; cosine: of a and b, plus a map of |a - b| and a * b",
     )
     heads.add_argument(
         "--pair_encoding",
         choices=PAIR_ENCODINGS,
         metavar="HOW",
-        help="a pair as two sentences, separate, or one sequence, joint (default: each task's own)",
+        help="a pair as two sentences, separate, one sequence, joint, or both (default: each task's own)",
     )
     heads.add_argument(
         "--pooler",

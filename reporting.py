@@ -35,8 +35,8 @@ def describe_data(tasks: tuple[Task, ...], data: Data, say: Say) -> None:
             if rows.truncated:
                 notes.append(f"{rows.truncated:,} cut to {rows.max_length} tokens")
             parts.append(f"{split} {len(rows):,}{whole}" + (f" ({'; '.join(notes)})" if notes else ""))
-        joint = "; a pair is one sequence" if data[task.name]["train"].joint else ""
-        say(f"           {task.name:<7}{', '.join(parts)}{joint}")
+        joint = {"joint": "; a pair is one sequence", "both": "; a pair is two sentences and one sequence of both"}
+        say(f"           {task.name:<7}{', '.join(parts)}{joint.get(data[task.name]['train'].encoding, '')}")
     shared = {name: len(shared_rows(*(rows.table for rows in splits.values()))) for name, splits in data.items()}
     counts = ", ".join(f"{name} {count:,}" for name, count in shared.items() if count)
     if counts:

@@ -15,7 +15,7 @@ from errors import InputError, quoted
 
 SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
-PAIR_ENCODINGS = ("separate", "joint")
+PAIR_ENCODINGS = ("separate", "joint", "both")
 FILE_FORMATS = ("course", "glue")
 # What a loss or metric can say something of; one that is not listed here may be given any kind of label.
 KINDS_OF = {
@@ -46,9 +46,9 @@ class Task:
     the dot product of both sentences' maps. metric selects the best model; `metrics` are all that are reported.
     attention: kind and number of the poster's attention layers. pair_encoding: how a pair is encoded if nothing else is
     asked for: separate, two sentences; joint, one sequence `[CLS] a [SEP] b [SEP]` (Devlin et al. 2018, section 4.1),
-    which is from there on treated like a single sentence. file_format: whose layout data and prediction files have, the
-    course's or GLUE's. class_names: what the classes are called in the files, from class 0 on; () if by their numbers.
-    without_header: the columns of GLUE's labelled files that begin without naming them.
+    which is from there on treated like a single sentence; both, all three. file_format: whose layout data and
+    prediction files have, the course's or GLUE's. class_names: what the classes are called in the files, from class 0
+    on; () if by their numbers. without_header: the columns of GLUE's labelled files that begin without naming them.
 
     Raises InputError where these contradict each other.
     """
@@ -131,9 +131,9 @@ class Task:
     def is_pair(self) -> bool:
         return len(self.columns) == 2
 
-    def is_joint(self, pair_encoding: str | None = None) -> bool:
-        """Whether a row is one sequence of two segments; pair_encoding: None is the task's own."""
-        return self.is_pair and (pair_encoding or self.pair_encoding) == "joint"
+    def encoding(self, pair_encoding: str | None = None) -> str:
+        """How a row is encoded: separate, joint or both. pair_encoding: of pairs, None is the task's own."""
+        return (pair_encoding or self.pair_encoding) if self.is_pair else "separate"
 
     def with_loss(self, name: str | None) -> Task:
         """The same task trained with another loss; None: its own. Raises InputError for one that isn't among losses."""

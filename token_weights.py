@@ -102,7 +102,7 @@ def token_weights(
     if task.is_pair != (second is not None):
         raise InputError(f"{name} wants {'two sentences' if task.is_pair else 'one sentence'}: give as many")
     table = Table(Path("text"), [Example("0", sentence, second, None, 1)], [], "")
-    data = TaskData(task, table, tokenizer, pair_encoding="joint" if head.config.joint else "separate")
+    data = TaskData(task, table, tokenizer, pair_encoding=head.config.pair_encoding)
     batch = data.batch(np.array([0])).to(model.device)
     was_training = model.training
     model.eval()

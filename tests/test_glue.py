@@ -40,11 +40,11 @@ def predictions(task, values, ids=None):
 
 
 def test_the_entries_are_the_benchmark_s():
-    assert [(task.metric, task.is_joint(), task.output_size) for task in GLUE] == [
-        ("matthews", False, 2),
-        ("acc_and_f1", True, 2),
-        ("accuracy", True, 2),
-        ("accuracy", False, 2),
+    assert [(task.metric, task.encoding(), task.output_size) for task in GLUE] == [
+        ("matthews", "separate", 2),
+        ("acc_and_f1", "joint", 2),
+        ("accuracy", "joint", 2),
+        ("accuracy", "separate", 2),
     ]
     assert [task.files["train"] for task in GLUE] == [
         "CoLA/train.tsv",

@@ -277,4 +277,4 @@ def test_unknown_words_are_refused():
     with pytest.raises(InputError, match="--pooler last: not known"):
         TaskHead(SST, 24, 4, HeadConfig(1, pooler="last"))
     with pytest.raises(InputError, match="known: calibrated, dot"):
-        TaskHead(PARA, 24, 4, HeadConfig(1, pair_score="cosine"))
+        TaskHead(PARA, 24, 4, HeadConfig(1, pair_score="angle"))

@@ -47,13 +47,14 @@ def build(task, tiny, pooler="mean", attention=0, **choices):
 
 
 def test_which_pairs_are_joint():
-    assert [JOINT.is_joint(choice) for choice in (None, "joint", "separate")] == [True, True, False]
-    assert [PARA.is_joint(choice) for choice in (None, "joint", "separate")] == [False, True, False]
-    assert not SST.is_joint("joint")
+    choices = (None, "joint", "separate", "both")
+    assert [JOINT.encoding(choice) for choice in choices] == ["joint", "joint", "separate", "both"]
+    assert [PARA.encoding(choice) for choice in choices] == ["separate", "joint", "separate", "both"]
+    assert {SST.encoding(choice) for choice in choices} == {"separate"}
     with pytest.raises(InputError, match="joint is 'yes'; wanted true or false"):
         HeadConfig(0, joint="yes")
-    with pytest.raises(InputError, match="pair_encoding is 'both'; wanted one of separate, joint"):
-        dataclasses.replace(PARA, pair_encoding="both")
+    with pytest.raises(InputError, match="pair_encoding is 'neither'; wanted one of separate, joint, both"):
+        dataclasses.replace(PARA, pair_encoding="neither")
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 1], [1]])

@@ -425,6 +425,11 @@ HEADS = [
         dict.fromkeys(COURSE, (0, "attentive_cls")),
         "default",
     ),
+    (
+        "--attention para=0,sts=0 --pair_encoding both --pair_score cosine",
+        {"sst": (2, "first"), "para": (0, "mean"), "sts": (0, "mean")},
+        "default",
+    ),
     ("--attention 1 --pooler weighted_layers", dict.fromkeys(COURSE, (1, "weighted_layers")), "default"),
 ]
 
