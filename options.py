@@ -137,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--pair_encoding",
         choices=PAIR_ENCODINGS,
         metavar="HOW",
-        help="a pair as two sentences, separate, one sequence, joint, or both (default: each task's own)",
+        help="a pair as two sentences, separate; one sequence, joint; or both (default: the task's own)",
     )
     heads.add_argument(
         "--pooler",
