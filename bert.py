@@ -291,6 +291,10 @@ class BertModel(nn.Module):
         self.has_pooler = True  # False where weights were loaded that have none
         self.apply(self._initialize)
 
+    def new_layer(self) -> BertLayer:
+        """A layer for this model with weights as before any training."""
+        return BertLayer(self.config).apply(self._initialize)
+
     def _initialize(self, module: nn.Module) -> None:
         """BERT's own initialization: N(0, 0.02) weights, zero biases, LayerNorm at identity."""
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -1,4 +1,4 @@
-"""What contrastive training reads: sentences, pairs, triples, and sentences to leave out; every row is accounted for.
+"""What contrastive training reads: sentences, pairs, triples; every row is accounted for.
 
 Triples from natural language inference as Gao, Yao and Chen 2021 (SimCSE, arXiv 2104.08821, section 4) make them: a
 premise, a sentence it entails, and as hard negative one that contradicts it. Layouts: text files, CSV (RFC 4180; commas
@@ -7,17 +7,19 @@ or tabs), SNLI and MNLI as their authors publish them, and as SentEval does.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from datasets import decode_text, listed, read_bytes
 from errors import InputError, quoted
 from files import short
+from sentence_keys import key
+from table_files import lines_of, objects_of, table_of
+from task_files import SHUFFLE
 
 # Columns of sentences, where none are named: the course's and most others'.
 SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2", "text")
@@ -26,7 +28,6 @@ TABLES = (".csv", ".tsv")
 LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"  # where the annotators did not agree
 SENTEVAL = ("train", "dev", "test")
-LIMIT = 2**31 - 1  # csv's own limit of a field is 131,072 characters
 
 Row = tuple[int, tuple[str, ...]]  # the line it begins on, its texts
 
@@ -71,15 +72,25 @@ class Contrast:
         return len(self.rows[0])
 
     def shared(self, keys: set[str]) -> list[int]:
-        """Indexes of the rows of which a sentence is among `keys` (see `key`)."""
+        """Indexes of the rows of which a sentence is among `keys` (see sentence_keys.key)."""
         return [index for index, row in enumerate(self.rows) if any(key(text) in keys for text in row)]
 
     def without(self, keys: set[str], reason: str) -> Contrast:
         """Without those rows, which then are among what their files dropped. Raises InputError if none is left."""
         gone = set(self.shared(keys))
-        left = [index for index in range(len(self)) if index not in gone]
-        if not left:
+        if len(gone) == len(self):
             raise InputError(f"every row is left out: {reason}: choose other files to train on, or leave out --exclude")
+        return self._without(gone, reason)
+
+    def share(self, share: float, reason: str) -> Contrast:
+        """A share of the rows in (0, 1], one at least: the first ones of a shuffle that is always the same, so that a
+        smaller share is a part of a larger one, whatever a run's seed. The others are among what their files dropped.
+        """
+        order = np.random.default_rng(SHUFFLE).permutation(len(self))
+        return self._without(set(order[max(1, round(share * len(self))) :].tolist()), reason)
+
+    def _without(self, gone: set[int], reason: str) -> Contrast:
+        left = [index for index in range(len(self)) if index not in gone]
         sources = [replace(source, dropped=dict(source.dropped)) for source in self.sources]
         place = 0
         for source in sources:
@@ -91,11 +102,6 @@ class Contrast:
             if lines:
                 source.dropped[reason] = lines
         return Contrast([self.rows[i] for i in left], [self.ids[i] for i in left], sources)
-
-
-def key(text: str) -> str:
-    """What makes two sentences the same, whoever tokenised them: letters and digits, lower-cased."""
-    return "".join(filter(str.isalnum, text.lower()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -113,7 +119,7 @@ def read_sentences(paths: Sequence[Path], columns: Sequence[str] = SENTENCE_COLU
     for path in paths:
         source, text = _open(path)
         sources.append(source)
-        found = _columns_of(path, text, columns) if path.suffix in TABLES else _lines(text)
+        found = _columns_of(path, text, columns) if path.suffix in TABLES else _sentences(text)
         for line, texts in found:
             for sentence in (" ".join(text.split()) for text in texts):
                 if not sentence or sentence in seen:
@@ -176,15 +182,13 @@ def _nothing(source: Source) -> str:
     return f" ({reasons})" if reasons else ""
 
 
-def _lines(text: str) -> Iterator[Row]:
-    """Only \\n and \\r\\n end a line, whatever Unicode says of others."""
-    for line, content in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        yield line, (content.removesuffix("\r"),)
+def _sentences(text: str) -> Iterator[Row]:
+    return ((line, (sentence,)) for line, sentence in lines_of(text))
 
 
 def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
     """Of a table, those of the columns that it has, one at least."""
-    rows = _table(path, text)
+    rows = table_of(path, text)
     _, header = next(rows)
     places = [header.index(name) for name in columns if name in header]
     if not places:
@@ -196,7 +200,7 @@ def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _table_pairs(source: Source, text: str) -> Iterator[Row]:
-    rows = _table(source.path, text)
+    rows = table_of(source.path, text)
     _, header = next(rows)
     if {"sentence1", "sentence2", "is_duplicate"} <= set(header):
         first, second, label = (header.index(name) for name in ("sentence1", "sentence2", "is_duplicate"))
@@ -214,37 +218,6 @@ def _table_pairs(source: Source, text: str) -> Iterator[Row]:
     places = [header.index(name) for name in PAIR_COLUMNS if name in header]
     for line, fields in rows:
         yield line, tuple(fields[place] for place in places)
-
-
-def _table(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line it begins on, fields) of a CSV file with a header, which comes first; blank lines are no rows.
-
-    Tabs separate where the first line has one, else commas.
-    """
-    delimiter = "\t" if "\t" in text.split("\n", 1)[0] else ","
-    limit = csv.field_size_limit(LIMIT)
-    header: list[str] = []
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        line = 1
-        for fields in reader:
-            if not header:
-                header = [name.strip() for name in fields]
-                yield line, header
-            elif fields:
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, line {line}: {len(fields)} columns, wanted {len(header)} as in the header "
-                        f"({listed(header)}): quote fields that hold the separator, and double quotes inside them"
-                    )
-                yield line, fields
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(
-            f"{path}, line {line}: {error}: close the quote that is opened there, and double quotes inside quotes"
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -315,13 +288,13 @@ def _from_senteval(source: Source, text: str) -> Iterator[tuple[int, str, str, s
 
 
 def _texts(text: str) -> list[str]:
-    return [texts[0] for _, texts in _lines(text)]
+    return [line for _, line in lines_of(text)]
 
 
 def _from_tsv(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
     """The authors' own layout: tabs without any quoting, so that a quote is a quote."""
     header: list[str] = []
-    for line, (content,) in _lines(text):
+    for line, content in lines_of(text):
         fields = content.split("\t")
         if not header:
             header = fields
@@ -342,7 +315,7 @@ def _from_tsv(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _from_jsonl(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
-    for line, row in _objects(path, text):
+    for line, row in objects_of(path, text):
         found = [row.get(name) for name in ("sentence1", "sentence2", "gold_label")]
         if not all(isinstance(value, str) for value in found):
             raise InputError(
@@ -351,55 +324,3 @@ def _from_jsonl(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
             )
         premise, hypothesis, label = (value.strip() for value in found)
         yield line, premise, hypothesis, label
-
-
-def _objects(path: Path, text: str) -> Iterator[tuple[int, dict]]:
-    for line, (content,) in _lines(text):
-        if not content.strip():
-            continue
-        try:
-            row = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}, line {line}: not JSON ({error}): a line has one object, fetch it again"
-            ) from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {line}: {quoted(content)}, wanted a JSON object: fetch the file again")
-        yield line, row
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sentences to leave out
-
-
-def keys_of(paths: Iterable[Path]) -> set[str]:
-    """The `key`s of all that could be a sentence in these files, and in the files of these folders.
-
-    A text file's lines, its tab-separated fields, a .csv's fields, the texts of .jsonl objects: whatever the layout of
-    an evaluation set, its sentences are among them. Numbers and signs alone are none. Raises InputError for a file that
-    can't be read, and for a folder without any.
-    """
-    found: set[str] = set()
-    for path in paths:
-        files = [path]
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-            if not files:
-                raise InputError(f"{path}: no file in this folder: name one that holds evaluation sets")
-        for file in files:
-            found.update(map(key, _all_texts(file)))
-    return {name for name in found if not name.isdigit()} - {""}
-
-
-def _all_texts(path: Path) -> Iterator[str]:
-    text = decode_text(path, read_bytes(path))
-    first = text.split("\n", 1)[0]
-    if path.suffix == ".jsonl":
-        for _, row in _objects(path, text):
-            yield from (value for value in row.values() if isinstance(value, str))
-    elif path.suffix == ".csv" and "\t" not in first:
-        for _, fields in _table(path, text):
-            yield from fields
-    else:
-        for _, (content,) in _lines(text):
-            yield from content.split("\t")

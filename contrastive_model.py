@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bert import BertModel
 from contrastive_data import Contrast
 from contrastive_loss import Objective, contrastive_loss
 from distributed import ALONE, Processes
@@ -74,7 +75,9 @@ class ContrastiveRows:
         max_length: int,
         objective: Objective,
         masking: Masking | None = None,
+        passes: int = 2,
     ):
+        """passes: how often a sentence alone goes through the model; twice, it is its own pair."""
         self.ids, self.objective, self.masking = data.ids, objective, masking
         numbers: dict[str, int] = {}
         texts = np.array([[numbers.setdefault(text, len(numbers)) for text in row] for row in data.rows])
@@ -84,7 +87,7 @@ class ContrastiveRows:
         # Texts that the model reads the same are the same sentence.
         names: dict[bytes, int] = {}
         same = np.array([names.setdefault(ids.tobytes(), len(names)) for ids in self.tokens])
-        views = [0, 0] if data.width == 1 else range(data.width)  # a sentence alone is its own pair
+        views = [0] * passes if data.width == 1 else range(data.width)
         self.views = texts[:, list(views)]  # (rows, V)
         self.labels = torch.from_numpy(same[self.views])
         self.lengths = np.array([len(ids) for ids in self.tokens])[self.views].sum(axis=1)
@@ -116,6 +119,12 @@ class ContrastiveRows:
         true_ids, _ = pad([self.tokens[text] for text in self.texts[rows].flat])
         places = torch.nonzero(layout.pack(torch.from_numpy(chosen))).flatten()
         return Masked(input_ids, layout, places, layout.pack(torch.from_numpy(true_ids))[places])
+
+
+def reinitialize(bert: BertModel, layers: int) -> None:
+    """Give the last `layers` layers weights as before any training (Zhang et al. 2021, arXiv 2006.05987)."""
+    for place in range(bert.config.num_hidden_layers - layers, bert.config.num_hidden_layers):
+        bert.encoder.layer[place].load_state_dict(bert.new_layer().state_dict())
 
 
 class ContrastiveModel(nn.Module):
@@ -154,8 +163,8 @@ class ContrastiveModel(nn.Module):
 
 
 class ContrastiveGradients(Gradients):
-    """The contrastive loss's gradient, and with `masked_weight` that of the masked-language-model term: its mean over
-    all hidden tokens of the whole batch, whatever parts and processes they are in."""
+    """The gradient of the contrastive loss, if `contrast`, and with `masked_weight` that of the masked-language-model
+    term: its mean over all hidden tokens of the whole batch, whatever parts and processes they are in."""
 
     def __init__(
         self,
@@ -163,14 +172,15 @@ class ContrastiveGradients(Gradients):
         outputs: Callable,
         scale: Callable = lambda loss: loss,
         processes: Processes = ALONE,
+        contrast: bool = True,
         masked_loss: Callable[[Masked], torch.Tensor] | None = None,
         masked_weight: float = 0.0,
     ):
         super().__init__(device, outputs, scale, processes)
-        self.masked_loss, self.masked_weight = masked_loss, masked_weight
+        self.contrast, self.masked_loss, self.masked_weight = contrast, masked_loss, masked_weight
 
     def backward(self, parts: list[ContrastiveBatch], counts: list[int]) -> torch.Tensor:
-        loss = super().backward(parts, counts)
+        loss = super().backward(parts, counts) if self.contrast else torch.zeros((), device=self.device)
         if not self.masked_weight:
             return loss
         hidden = [part.masked for part in parts if len(part.masked)]

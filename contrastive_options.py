@@ -20,10 +20,17 @@ from schedules import SCHEDULES as LEARNING_RATES
 from sentence_encoder import SHORTEST
 
 COMMAND = "contrastive.py"
-MODES = ("unsup", "sup")
+MASKED = "mlm"
+MODES = ("unsup", "sup", MASKED)
 NO_DEV = "none"
-# For bert-base; supervised SimCSE's batch is 512.
-RECOMMENDED = {"unsup": {"lr": 3e-5, "epochs": 1}, "sup": {"lr": 5e-5, "epochs": 3}}
+# For bert-base; supervised SimCSE's batch is 512. BERT's own rate for masked words is 1e-4.
+RECOMMENDED = {
+    "unsup": {"lr": 3e-5, "epochs": 1, "dev": None},
+    "sup": {"lr": 5e-5, "epochs": 3, "dev": None},
+    MASKED: {"lr": 1e-4, "epochs": 1, "dev": NO_DEV},
+}
+# What says something of a contrast, or of the vectors that are contrasted.
+OF_A_CONTRAST = ("pooler", "pooler_options", "training_dense", "temperature", "hard_negative_weight", "mlm_weight")
 YES_NO = ("yes", "no")
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "save_every", "micro_batch")
@@ -31,30 +38,32 @@ MAY_CHANGE = ("device", "save_every", "micro_batch")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `contrastive.py train`."""
-    parser.description = "Train a sentence encoder by contrast: each sentence beside its pair, away from all others."
+    parser.description = (
+        "Train an encoder by contrast, each sentence beside its pair and away from all others, or on hidden words."
+    )
     what = parser.add_argument_group("what to train on")
     what.add_argument(
         "--mode",
         choices=MODES,
         default="unsup",
         help="unsup: sentences, each beside itself under another dropout (default, it needs no labels); sup: pairs, "
-        "or triples with a hard negative",
+        "or triples with a hard negative; mlm: no contrast, sentences with hidden words to guess, as BERT was made",
     )
     what.add_argument(
         "--train",
         type=path_given,
         nargs="+",
         metavar="FILE",
-        help="unsup: text files, a sentence a line, or .csv and .tsv with columns; sup: CSV of sent0,sent1[,hard_neg], "
-        "SNLI's or MNLI's files (default: of the files in --data unsup the sentences of sst, quora and sts, sup the "
-        "duplicates of quora)",
+        help="unsup, mlm: text files, a sentence a line, or .csv and .tsv with columns; sup: CSV of "
+        "sent0,sent1[,hard_neg], SNLI's or MNLI's files (default: of the files in --data the sentences of sst, quora "
+        "and sts; sup: the duplicates of quora)",
     )
     what.add_argument(
         "--column",
         type=text_given,
         nargs="+",
         metavar="NAME",
-        help=f"columns with sentences, in unsup (default: those there are of {', '.join(SENTENCE_COLUMNS)})",
+        help=f"columns with sentences, not in sup (default: those there are of {', '.join(SENTENCE_COLUMNS)})",
     )
     what.add_argument(
         "--exclude",
@@ -65,11 +74,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name --dev's, too (default: nothing is left out, and what --dev shares is said)",
     )
     what.add_argument(
+        "--fraction",
+        type=float,
+        metavar="SHARE",
+        default=1.0,
+        help="train on this share of the rows, the same for every --seed (default 1)",
+    )
+    what.add_argument(
         "--dev",
         type=text_given,
         metavar="FILE",
         help="pairs with similarity scores, of STS-B, SICK or the course: Spearman's correlation selects the model "
-        f"(default: sts-dev.csv in --data; {NO_DEV}: the last model is kept)",
+        f"(default: sts-dev.csv in --data; mlm: {NO_DEV}; {NO_DEV}: the last model is kept)",
     )
     what.add_argument(
         "--data",
@@ -91,6 +107,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=text_given,
         metavar="NAME=VALUE",
         help=f"{describe_options()} (default: the first of each)",
+    )
+    model.add_argument(
+        "--reinitialize",
+        type=int,
+        metavar="N",
+        default=0,
+        help="the last N layers begin with new weights (default 0)",
     )
     model.add_argument(
         "--training_dense",
@@ -119,7 +142,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
     how = parser.add_argument_group("how")
-    how.add_argument("--epochs", type=int, metavar="N", help="default: unsup 1, sup 3")
+    how.add_argument("--epochs", type=int, metavar="N", help="default: unsup and mlm 1, sup 3")
     how.add_argument(
         "--batch_size",
         type=int,
@@ -129,7 +152,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "files few steps: say so for large ones, memory is no matter, see --micro_batch)",
     )
     how.add_argument("--max_length", type=int, metavar="N", default=32, help="tokens a sentence in training (32)")
-    how.add_argument("--lr", type=float, help="default: unsup 3e-5, sup 5e-5, for bert-base; smaller ones bear more")
+    how.add_argument(
+        "--lr", type=float, help="default: unsup 3e-5, sup 5e-5, mlm 1e-4, for bert-base; smaller bear more"
+    )
     how.add_argument("--lr_decay", choices=LEARNING_RATES, default="linear", help="of the rate (default linear)")
     how.add_argument("--warmup", type=float, metavar="SHARE", default=0.0, help="share of steps it climbs (default 0)")
     how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0")
@@ -205,6 +230,7 @@ def check(args: argparse.Namespace) -> None:
         ("mlm_weight", 0, None),
         ("evaluate_every", 0, None),
         ("patience", 0, None),
+        ("reinitialize", 0, None),
         ("save_every", 0, None),
         ("micro_batch", 0, None),
     ):
@@ -213,17 +239,25 @@ def check(args: argparse.Namespace) -> None:
         if not low <= value <= most:
             wanted = f"a number from {low} up" if high is None else f"{low} to {high}"
             raise InputError(f"--{name} is {value}, wanted {wanted}")
+    if not 0 < args.fraction <= 1:
+        raise InputError(f"--fraction is {args.fraction}, wanted a number above 0, up to 1")
     Objective(args.temperature, args.hard_negative_weight)
+    if args.mode == MASKED:
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        given = [name for name in OF_A_CONTRAST if getattr(args, name) != parser.get_default(name)]
+        if given:
+            raise InputError(f"--{given[0]}: in --mode {MASKED} nothing is contrasted: leave it out")
     if args.pooler_options:
         if not args.pooler:
             raise InputError("--pooler_options: of which pooler? Say --pooler, too")
         resolve_options(args.pooler, parse_options(args.pooler_options))
     if args.mode == "sup" and args.column:
         raise InputError("--column is for --mode unsup; in sup the columns are called sent0, sent1 and hard_neg")
-    if args.mode == "unsup" and args.hard_negative_weight:
+    if args.mode != "sup" and args.hard_negative_weight:
         raise InputError("--hard_negative_weight is for --mode sup: sentences alone have no hard negatives")
     if args.dev == NO_DEV and args.patience:
-        raise InputError(f"--patience: without scores nothing is better or worse: leave it out, or --dev {NO_DEV}")
+        raise InputError("--patience: without scores nothing is better or worse: leave it out, or name a file by --dev")
 
 
 def dense_in_training(args: argparse.Namespace, pooler: str) -> bool:
@@ -234,5 +268,5 @@ def dense_in_training(args: argparse.Namespace, pooler: str) -> bool:
 
 
 def default_files(mode: str, folder: Path) -> list[Path]:
-    names = ("ids-sst-train.csv", "quora-train.csv", "sts-train.csv") if mode == "unsup" else ("quora-train.csv",)
+    names = ("ids-sst-train.csv", "quora-train.csv", "sts-train.csv") if mode != "sup" else ("quora-train.csv",)
     return [folder / name for name in names]

@@ -1,4 +1,4 @@
-"""Contrastive training, the whole of it: `python contrastive.py train`.
+"""Contrastive training, the whole of it, and training on hidden words: `python contrastive.py train`.
 
 SimCSE's recipe (Gao, Yao and Chen 2021, arXiv 2104.08821) and that of layer-wise attention pooling (Oh et al. 2022,
 arXiv 2209.05972), in the loop of training.py: a run's folder, exact resume, several processes, micro-batches.
@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 
 import weights
-from contrastive_data import SENTENCE_COLUMNS, Contrast, key, keys_of, read_pairs, read_sentences
+from contrastive_data import SENTENCE_COLUMNS, Contrast, read_pairs, read_sentences
 from contrastive_loss import Objective
-from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows
-from contrastive_options import COMMAND, NO_DEV, add_options, default_files, dense_in_training, resolve
+from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows, reinitialize
+from contrastive_options import COMMAND, MASKED, NO_DEV, add_options, default_files, dense_in_training, resolve
 from course_data import choose_data
 from distributed import Processes, find_processes, joined
 from errors import InputError
@@ -37,6 +37,7 @@ from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from sentence_encoder import SentenceEncoder
+from sentence_keys import key, keys_of
 from stopping import on_signals, stop_at_once
 from sts_data import ScoredPairs
 from sts_data import read_pairs as read_scored_pairs
@@ -46,7 +47,7 @@ from training import Progress, Stopped, Trainer, TrainingOptions
 __all__ = ["add_options", "run"]
 
 SHARED = "stands in an evaluation set"
-TASK = "contrast"  # what the loop calls the only task there is
+TASK = "contrast"  # what the loop calls the only task there is, unless it is masked words
 SHOWN = 20  # lines of what was left out that config.json lists
 
 
@@ -131,12 +132,17 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     precision = choose_precision(args.precision, device)
     torch.manual_seed(args.seed)  # decides a new pooler's first weights
     encoder = SentenceEncoder.to_train(args.model, args.pooler, parse_options(args.pooler_options))
-    longest = encoder.bert.config.max_position_embeddings
+    config = encoder.bert.config
+    if args.reinitialize > config.num_hidden_layers:
+        raise InputError(f"--reinitialize {args.reinitialize}: the model has {config.num_hidden_layers} layers")
+    reinitialize(encoder.bert, args.reinitialize)
+    longest = config.max_position_embeddings
     if args.max_length > longest:
         raise InputError(f"--max_length {args.max_length}: the model has {longest} positions: give {longest} at most")
     new = " (its weights are new)" if encoder.pooler_is_new else ""
     options = "".join(f", {name} {value}" for name, value in encoder.pooler_options.items())
-    say(f"model      {encoder.name}; pooler {encoder.pooler_name}{options}{new}")
+    anew = f"; its last {args.reinitialize} layers begin anew" if args.reinitialize else ""
+    say(f"model      {encoder.name}; pooler {encoder.pooler_name}{options}{new}{anew}")
     folder, why = choose_data(args.data)
     data, keys = read_training(args, folder, why, say)
     dev_path = None if args.dev == NO_DEV else Path(args.dev) if args.dev else folder / "sts-dev.csv"
@@ -159,7 +165,7 @@ def read_training(
     if not paths:
         paths, chosen = default_files(args.mode, folder), f"of {short(folder)}: {why}"
     columns = args.column or SENTENCE_COLUMNS
-    data = read_sentences(paths, columns) if args.mode == "unsup" else read_pairs(paths)
+    data = read_pairs(paths) if args.mode == "sup" else read_sentences(paths, columns)
     if data.width < 3 and args.hard_negative_weight:
         raise InputError("--hard_negative_weight: these are pairs, without hard negatives: leave it out")
     hashed = None
@@ -167,9 +173,12 @@ def read_training(
         keys = keys_of(args.exclude)
         hashed = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
         data = data.without(keys, SHARED)
+    if args.fraction < 1:
+        data = data.share(args.fraction, f"beyond --fraction {args.fraction:g}")
     if len(data) < 2:
         raise InputError(f"{paths[0]}: one row, wanted two or more: a row alone has nothing to be told from")
-    kinds = {1: "sentences, each its own pair", 2: "pairs", 3: "triples with a hard negative"}
+    alone = "sentences with hidden words" if args.mode == MASKED else "sentences, each its own pair"
+    kinds = {1: alone, 2: "pairs", 3: "triples with a hard negative"}
     say(f"data       {len(data):,} {kinds[data.width]}; {chosen}")
     for source in data.sources:
         say(f"           {source.describe()}")
@@ -251,9 +260,10 @@ def refuse_changes(before: Run, config: dict) -> None:
 def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     """Train in the run's folder, or continue there; the best model is then in run.best, and in job.encoder."""
     args, encoder, processes = job.args, job.encoder, job.processes
-    masking = Masking(encoder.tokenizer, args.seed) if args.mlm_weight else None
+    contrast, task = (False, MASKED) if args.mode == MASKED else (True, TASK)
+    masking = Masking(encoder.tokenizer, args.seed) if args.mlm_weight or not contrast else None
     objective = Objective(args.temperature, args.hard_negative_weight)
-    rows = ContrastiveRows(job.data, encoder, args.max_length, objective, masking)
+    rows = ContrastiveRows(job.data, encoder, args.max_length, objective, masking, passes=2 if contrast else 1)
     head = MaskedLanguageHead(encoder.bert) if masking else None
     if head and not head.load_from(weights.read_state(encoder.source.path)):
         say("mlm        the weights have no head for masked words: it begins new")
@@ -261,7 +271,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     model.autocast = job.precision.dtype
     if model.dense is not None:
         say("dense      a layer with tanh behind the pooler, in training only")
-    schedule = make_schedule("proportional", {TASK: len(rows)}, args.batch_size, args.epochs, args.seed)
+    schedule = make_schedule("proportional", {task: len(rows)}, args.batch_size, args.epochs, args.seed)
     cut = f", {rows.truncated:,} texts cut to {args.max_length} tokens" if rows.truncated else ""
     steps = f"{schedule.steps_per_epoch:,} an epoch, of {args.batch_size} rows"
     say(f"steps      {steps}; {args.epochs} epochs, lr {args.lr:g}{cut}")
@@ -282,7 +292,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     )
     trainer = Trainer(
         model,
-        {TASK: rows},
+        {task: rows},
         schedule,
         lambda: evaluate(job, trainer.progress),
         lambda: encoder.save_pretrained(run.best),
@@ -290,7 +300,12 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
         options,
         job.precision,
         processes,
-        partial(ContrastiveGradients, masked_loss=model.masked_loss, masked_weight=args.mlm_weight),
+        partial(
+            ContrastiveGradients,
+            contrast=contrast,
+            masked_loss=model.masked_loss,
+            masked_weight=args.mlm_weight if contrast else 1.0,
+        ),
     )
     progress = trainer.train(say)
     processes.wait()  # rank 0 may still be writing best/

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from contrastive_data import key
 from datasets import NUMBER, decode_text, listed, read_bytes
 from errors import InputError, quoted
+from sentence_keys import key
 from task_files import read_split
 from tasks import STS
 
@@ -60,7 +60,7 @@ class ScoredPairs:
         return len(self.scores)
 
     def without(self, keys: set[str]) -> ScoredPairs:
-        """Without the pairs of which a sentence is among `keys` (see contrastive_data.key)."""
+        """Without the pairs of which a sentence is among `keys` (see sentence_keys.key)."""
         pairs = zip(self.first, self.second, strict=True)
         kept = [row for row, pair in enumerate(pairs) if not any(key(text) in keys for text in pair)]
         sides = [[side[row] for row in kept] for side in (self.first, self.second)]

@@ -16,7 +16,6 @@ import numpy as np
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from contrastive_data import keys_of
 from course_data import choose_data
 from datasets import Table
 from embedding_quality import RESOLUTION, TOP, alignment, mean_cosine, uniformity, unit, variance_shares
@@ -25,6 +24,7 @@ from evaluation import pearson
 from files import check_writable, short, write_json
 from options import choose_device, path_given, text_given
 from poolers import POOLERS
+from sentence_keys import keys_of
 from sts_data import NAMES, SEVEN, TRAINED_ON, ScoredPairs, SimilaritySet, read_sets
 from tasks import Task
 from transfer import TRANSFER_TASKS, TransferScore, find_tables, transfer

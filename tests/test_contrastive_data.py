@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from contrastive_data import key, keys_of, read_pairs, read_sentences
+from contrastive_data import read_pairs, read_sentences
 from errors import InputError
+from sentence_keys import key, keys_of
 
 
 @pytest.fixture
@@ -136,6 +137,20 @@ def test_sentences_of_evaluation_sets_are_left_out_and_counted(write):
     assert triples.without(keys, "shared").rows == [("a", "b", "c")]
     with pytest.raises(InputError, match="every row is left out: shared: choose other files"):
         data.without({key(row[0]) for row in data.rows}, "shared")
+
+
+def test_a_share_is_a_part_of_a_larger_one_and_the_rest_is_counted(write):
+    sizes = (("a.txt", 30), ("b.txt", 10))
+    files = [write(name, "".join(f"{name} {i}\n" for i in range(lines))) for name, lines in sizes]
+    data = read_sentences(files)
+    half, fifth = (data.share(share, "beyond") for share in (0.5, 0.2))
+    assert len(half) == 20 and len(fifth) == 8 and set(fifth.rows) < set(half.rows) < set(data.rows)
+    assert half.rows == [row for row in data.rows if row in half.rows]  # in the files' order
+    for source, path in zip(half.sources, files, strict=True):
+        kept = [int(name.rpartition(":")[2]) for name in half.ids if name.startswith(f"{path}:")]
+        everything = sorted(kept + source.dropped["beyond"])
+        assert source.rows == len(kept) and everything == list(range(1, dict(sizes)[path.name] + 1))
+    assert data.sources[0].dropped == {} and len(data.share(1e-9, "beyond")) == 1
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,14 @@ def test_what_is_shared_with_an_evaluation_set_is_left_out_and_counted(files, ca
     assert f"lines.txt: 8 rows (6 left out: {SHARED}, line 1, ...)" in said and "warning" not in said
 
 
-@pytest.mark.parametrize("how", ["plain", "in parts"])
+@pytest.mark.parametrize("how", ["plain", "in parts", "hidden words"])
 def test_stopped_and_resumed_it_is_the_same_to_the_bit(files, monkeypatch, capsys, how):
     """SIGTERM in the middle of the second epoch; dropout, RReLU and hidden tokens go on as they were."""
     options = ["--mlm_weight", 0.1, "--pooler", "layer_attention", "--evaluate_every", 2, "--clip", 0.5]
     options += ["--mode", "sup", "--train", files / "triples.csv", "--hard_negative_weight", 0.3]
-    options += [] if how == "plain" else ["--micro_batch", 2]
+    options += ["--micro_batch", 2] if how == "in parts" else []
+    if how == "hidden words":
+        options = ["--mode", "mlm", "--reinitialize", 1, "--fraction", 0.95, "--evaluate_every", 2, "--micro_batch", 3]
     assert train(files, *options, run="straight") == 0
     real, steps = Trainer._step, []
 
@@ -175,6 +177,44 @@ def test_an_undefined_correlation_counts_as_minus_one(files, monkeypatch, capsys
     assert train(files, "--epochs", 1) == 0
     assert [row["score"] for row in rows(files / "run")] == [-1.0, -1.0]
     assert "undefined, counted as -1" in capsys.readouterr().out
+
+
+def test_hidden_words_alone_train_the_encoder(files, capsys):
+    """No contrast, no dev, and no head in what is kept; its loss falls."""
+    assert train(files, "--mode", "mlm", "--dev", "none", "--epochs", 30, "--evaluate_every", 0) == 0
+    said = capsys.readouterr().out
+    assert "14 sentences with hidden words" in said and "mlm        the weights have no head for masked words" in said
+    losses = [row["train_loss"]["mlm"] for row in rows(files / "run")[1:]]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    state = weights.read_state(files / "run" / "best")
+    assert state.keys() == weights.read_state(files / "tiny").keys()
+    encoder = SentenceEncoder.from_pretrained(files / "run")
+    assert encoder.fingerprint != SentenceEncoder.from_pretrained(files / "tiny").fingerprint
+    typed = command(files, "--mode", "mlm", "--epochs", 0, run="default")
+    del typed[typed.index("--dev") : typed.index("--dev") + 2]
+    assert contrastive.main(typed) == 0
+    assert json.loads((files / "default" / "config.json").read_text())["options"]["dev"] == "none"
+
+
+def test_the_last_layers_begin_anew(files, capsys):
+    assert train(files, "--mode", "mlm", "--epochs", 0, "--reinitialize", 2) == 0
+    assert "its last 2 layers begin anew" in capsys.readouterr().out
+    before, after = (weights.read_state(files / name) for name in ("tiny", "run/best"))
+    for name, tensor in before.items():
+        anew = name.startswith(("encoder.layer.1.", "encoder.layer.2."))
+        assert torch.equal(tensor, after[name]) != (anew and tensor.dim() > 1), name
+    assert float(after["encoder.layer.2.output.dense.weight"].std()) == pytest.approx(0.3, rel=0.1)
+    assert (after["encoder.layer.2.output.LayerNorm.weight"] == 1).all()
+    assert train(files, "--epochs", 0, "--reinitialize", 4, run="more") == 1
+    assert "--reinitialize 4: the model has 3 layers" in capsys.readouterr().err
+
+
+def test_a_share_of_the_rows_is_the_same_for_every_seed(files, capsys):
+    for seed in (1, 2):
+        assert train(files, "--epochs", 0, "--fraction", 0.4, "--seed", seed, run=f"run{seed}") == 0
+    one, other = (json.loads((files / f"run{seed}" / "config.json").read_text())["data"]["train"] for seed in (1, 2))
+    assert one == other and one[0]["rows"] == 6 and one[0]["dropped"]["beyond --fraction 0.4"]["rows"] == 8
+    assert "6 sentences, each its own pair" in capsys.readouterr().out
 
 
 def test_without_dev_the_last_model_is_kept(files):
@@ -259,6 +299,10 @@ def test_two_processes_are_one(files, capsys):
         (["--mode", "sup", "--column", "a"], "--column is for --mode unsup"),
         (["--hard_negative_weight", 1], "--hard_negative_weight is for --mode sup"),
         (["--dev", "none", "--patience", 1], "--patience: without scores"),
+        (["--mode", "mlm", "--pooler", "first"], "--pooler: in --mode mlm nothing is contrasted"),
+        (["--mode", "mlm", "--mlm_weight", 0.1], "--mlm_weight: in --mode mlm nothing is contrasted"),
+        (["--fraction", 0], "--fraction is 0.0, wanted a number above 0, up to 1"),
+        (["--fraction", "nan"], "--fraction is nan"),
         (["--dev", "nowhere.csv"], "cannot read nowhere.csv"),
         (["--exclude", "nowhere"], "cannot read nowhere"),
         (["--train", "nowhere"], "cannot read nowhere"),

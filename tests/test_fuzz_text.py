@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import altered, damaged, json_bytes, refused, write
 
-from contrastive_data import keys_of, read_pairs, read_sentences
+from contrastive_data import read_pairs, read_sentences
 from data_check import check_folder, describe
 from evaluation import parse_predictions
 from search_data import open_corpus, read_collection
 from search_evaluation import score_rankings
+from sentence_keys import keys_of
 from sts_data import SUBSETS, read_sets
 from sts_data import read_pairs as read_scored_pairs
 from task_files import read_split

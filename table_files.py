@@ -1,0 +1,71 @@
+r"""Text files cut into rows: lines, tables with a header, JSON objects, each with the number of the line it begins on.
+
+CSV after RFC 4180, commas or tabs; JSONL has an object a line. Only \n and \r\n end a line, whatever Unicode says.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from datasets import listed
+from errors import InputError, quoted
+
+LIMIT = 2**31 - 1  # csv's own limit of a field is 131,072 characters
+
+
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """(number, line without its end), blank ones, too."""
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        yield number, line.removesuffix("\r")
+
+
+def table_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line it begins on, fields) of a table with a header, which comes first; blank lines are no rows.
+
+    Tabs separate where the first line has one, else commas. Raises InputError, naming file and line, for a row of
+    another number of fields than the header, and for a quote that is not closed.
+    """
+    delimiter = "\t" if "\t" in text.split("\n", 1)[0] else ","
+    limit = csv.field_size_limit(LIMIT)
+    header: list[str] = []
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        line = 1
+        for fields in reader:
+            if not header:
+                header = [name.strip() for name in fields]
+                yield line, header
+            elif fields:
+                if len(fields) != len(header):
+                    raise InputError(
+                        f"{path}, line {line}: {len(fields)} columns, wanted {len(header)} as in the header "
+                        f"({listed(header)}): quote fields that hold the separator, and double quotes inside them"
+                    )
+                yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {line}: {error}: close the quote that is opened there, and double quotes inside quotes"
+        ) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def objects_of(path: Path, text: str) -> Iterator[tuple[int, dict]]:
+    """(line, object) of a JSONL file; blank lines are none. Raises InputError, naming file and line, for others."""
+    for number, line in lines_of(text):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path}, line {number}: not JSON ({error}): a line has one object, fetch it again"
+            ) from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: {quoted(line)}, wanted a JSON object: fetch the file again")
+        yield number, row
