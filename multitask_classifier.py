@@ -242,6 +242,8 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         seed=args.seed,
         save_every=args.save_every,
         micro_batch=args.micro_batch,
+        layer_decay=args.layer_decay,
+        head_lr=args.head_lr,
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     trainer = Trainer(model, train, schedule, evaluate, save_best, run, options, job.precision, processes)

@@ -50,6 +50,7 @@ LARGEST_SEED = 2**63 - 1
 MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
+SMALLEST_DECAY = 0.01  # from layer to layer; below it, nothing under the last layer would learn
 MOST_GB = 10**6
 
 
@@ -168,6 +169,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch_size", type=int, metavar="N", default=8, help="default 8, the course's; it fits every GPU"
     )
     how.add_argument("--lr", type=float, help="default: the one recommended for model and option, which is printed")
+    how.add_argument("--head_lr", type=float, metavar="LR", help="of the heads (default: --lr)")
+    how.add_argument(
+        "--layer_decay",
+        type=float,
+        metavar="D",
+        default=1.0,
+        help="each encoder layer learns with D times the rate of the one above it (default 1: all the same)",
+    )
     how.add_argument(
         "--lr_decay", choices=LEARNING_RATES, default="constant", help="of the rate; default constant, the course's"
     )
@@ -299,6 +308,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("hidden_dropout_prob", 0, 1),
         ("warmup", 0, 1),
         ("lr", 0, LARGEST_LR),
+        ("head_lr", 0, LARGEST_LR),
+        ("layer_decay", SMALLEST_DECAY, 1),
         ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
         ("save_every", 0, None),
@@ -310,6 +321,10 @@ def check_ranges(args: argparse.Namespace) -> None:
         if value is not None and not low <= value <= most:
             wanted = f"a number from {low} up" if high is None else f"{low} to {high}"
             raise InputError(f"--{name} is {value}, wanted {wanted}")
+    if args.option == "pretrain" and (args.head_lr is not None or args.layer_decay != 1):
+        raise InputError(
+            "--head_lr, --layer_decay: with --option pretrain the heads alone learn, with --lr: say --option finetune"
+        )
     if args.frozen_dropout and args.option != "pretrain":
         raise InputError(
             f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"

@@ -22,6 +22,7 @@ from batches import Batch, TaskData, prepared
 from distributed import ALONE, Processes
 from errors import InputError
 from gradients import Gradients, out_of_memory, random_state, set_random_state
+from layer_rates import parameter_groups
 from optimizer import AdamW, clip_grad_norm
 from precision import FULL, Precision
 from run import Run
@@ -40,11 +41,11 @@ READ_EVERY = 16
 class TrainingOptions:
     """How to train.
 
-    lr: peak learning rate. decay: constant or linear. warmup: share of all steps. clip: largest gradient norm, 0 none.
-    save_every: minutes between checkpoints within an epoch. micro_batch: most rows that go through the model at once,
-    0 for the whole batch; the gradient is the same. evaluate_every: steps between evaluations within an epoch, 0 for
-    none but that at its end. patience: evaluations one after the other without a better score after which training
-    ends, 0 for no such end.
+    lr: peak learning rate. layer_decay, head_lr: see layer_rates.parameter_groups. decay: constant or linear. warmup:
+    share of all steps. clip: largest gradient norm, 0 none. save_every: minutes between checkpoints within an epoch.
+    micro_batch: most rows that go through the model at once, 0 for the whole batch; the gradient is the same.
+    evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
+    after the other without a better score after which training ends, 0 for no such end.
     """
 
     epochs: int = 10
@@ -58,6 +59,8 @@ class TrainingOptions:
     micro_batch: int = 0
     evaluate_every: int = 0
     patience: int = 0
+    layer_decay: float = 1.0
+    head_lr: float | None = None
 
 
 class Stopped(Exception):
@@ -110,7 +113,8 @@ class Trainer:
         self.evaluate, self.save_best, self.run, self.options = evaluate, save_best, run, options
         self.processes = processes
         self.learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.optimizer = AdamW(list(self.learning.values()), lr=options.lr, weight_decay=options.weight_decay)
+        groups = parameter_groups(self.learning, options.lr, options.layer_decay, options.head_lr)
+        self.optimizer = AdamW(groups, weight_decay=options.weight_decay)
         self.scaler = precision.scaler(model.device)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch

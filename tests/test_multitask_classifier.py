@@ -833,6 +833,7 @@ def stopped(stop):
     [
         "--option finetune --loss sst=corn --attention_ffn --fraction sst=0.5,para=0.75",
         "--frozen_dropout --fraction 0.5",
+        "--option finetune --layer_decay 0.7 --head_lr 0.001 --lr_decay linear --attention 0 --pair_score cosine",
     ],
 )
 def test_going_on_equals_not_stopping(command, stop, root, options):
