@@ -15,8 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import pearsonr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_absolute_error
 from torch.utils.data import DataLoader
 
 import ordinal
@@ -42,18 +40,27 @@ ROWS = {"course": re.compile(r"(\S+) , (\S+) "), "glue": re.compile(r"(\S+)\t(\S
 ROW_WANTED = {"course": "'id , value ' (spaces included)", "glue": "an index, a tab and a label"}
 
 
+# scipy and scikit-learn are imported where a metric is computed: it takes them seconds, and a prediction needs neither.
+
+
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Share of predictions that equal the label, in [0, 1]."""
+    from sklearn.metrics import accuracy_score
+
     return float(accuracy_score(labels, predictions))
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Mean over the classes of F1, in [0, 1]; a class without predictions counts as 0."""
+    from sklearn.metrics import f1_score
+
     return float(f1_score(labels, predictions, average="macro", zero_division=0))
 
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """F1 of the class 1, of two classes, in [0, 1]; 0 where neither side has any of it."""
+    from sklearn.metrics import f1_score
+
     return float(f1_score(labels, predictions, zero_division=0))
 
 
@@ -64,11 +71,15 @@ def acc_and_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def absolute_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Mean distance between predicted and true class, 0 or more; lower is better."""
+    from sklearn.metrics import mean_absolute_error
+
     return float(mean_absolute_error(labels, predictions))
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews' correlation in [-1, 1]; 0 where one side is constant."""
+    from sklearn.metrics import matthews_corrcoef
+
     return float(matthews_corrcoef(labels, predictions))
 
 
@@ -76,6 +87,8 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float | None:
     """Pearson's correlation in [-1, 1]; None where it is undefined: fewer than two rows, or one side constant."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return None
+    from scipy.stats import pearsonr
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns where predictions are nearly constant, and answers all the same
         value = float(pearsonr(labels, predictions).statistic)

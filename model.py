@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -21,6 +22,9 @@ from heads import HeadConfig, TaskHead
 from packed import Layout
 from poolers import masked_mean, resolve_options
 from tasks import TASKS
+
+if TYPE_CHECKING:
+    from predictor import Predictor
 
 OPTIONS = ("pretrain", "finetune")
 # The 2024 season's words for the same thing.
@@ -289,6 +293,16 @@ class MultitaskBERT(nn.Module):
             raise InputError(f"{path}: {error}") from error
         model.load_weights(weights.read_state(folder), str(folder))
         return model.eval()
+
+    @staticmethod
+    def load(run: str | Path, device: str | torch.device = "cpu") -> Predictor:
+        """The best model of a run, to ask in plain strings: see predictor.py.
+
+        run: its folder, its name in runs/, or its best/. Raises InputError where there is none.
+        """
+        from predictor import Predictor  # it is made of this class
+
+        return Predictor.load(run, device)
 
     def load_weights(self, state: dict[str, torch.Tensor], source: str) -> None:
         """Take every weight from a state dict.

@@ -53,6 +53,7 @@ from reporting import describe_data, describe_score, hand_over, report
 from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
+from scale import Scale, write_scales
 from stopping import on_signals, stop_at_once
 from task_files import is_optional, read_split, take_share
 from task_options import parse_attention, parse_fraction, parse_loss
@@ -313,6 +314,15 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
     return dev
 
 
+def fit_scales(job: Job, dev: dict[str, Predictions]) -> dict[str, Scale]:
+    """Of each task whose labels are scores, how its outputs on dev become labels: what predict.py answers with."""
+    return {
+        name: Scale.fit(found.values, job.data[name]["dev"].labels.numpy(), *found.task.label_range)
+        for name, found in dev.items()
+        if found.task.label_kind == "score"
+    }
+
+
 def refuse_changes(run: Run, config: dict) -> None:
     """Raises InputError if weights or data are not what the run began with."""
     before, changed = run.config, []
@@ -388,7 +398,10 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
             say(f"\n{tasks[0].title}, from the pretrained weights, in {short(part)}")
         run, model, history = train_one(job, tasks, part, lr, say)
         untrained.update({task.name: history[0]["dev"][task.name][task.metric] for task in tasks})
-        dev.update(write_all(job, model, tasks, folder))
+        found = write_all(job, model, tasks, folder)
+        if job.processes.first:
+            write_scales(run.best, fit_scales(job, found))
+        dev.update(found)
         runs.append(run)
     report(untrained, dev, job.args.epochs > 0, say)
     outputs = []

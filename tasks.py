@@ -17,6 +17,7 @@ SPLITS = ("train", "dev", "test")
 LABEL_KINDS = ("class", "binary", "score")
 PAIR_ENCODINGS = ("separate", "joint", "both")
 FILE_FORMATS = ("course", "glue")
+TEXT_STYLES = ("plain", "split", "treebank")
 # What a loss or metric can say something of; one that is not listed here may be given any kind of label.
 KINDS_OF = {
     "cross_entropy": ("class",),
@@ -49,6 +50,8 @@ class Task:
     which is from there on treated like a single sentence; both, all three. file_format: whose layout data and
     prediction files have, the course's or GLUE's. class_names: what the classes are called in the files, from class 0
     on; () if by their numbers. without_header: the columns of GLUE's labelled files that begin without naming them.
+    label_words: what the labels 0, 1, ... mean, for whoever reads an answer; () if nothing but the class names.
+    text_style: how the files write text (plain_text.py).
 
     Raises InputError where these contradict each other.
     """
@@ -71,6 +74,8 @@ class Task:
     file_format: str = "course"
     class_names: tuple[str, ...] = ()
     without_header: tuple[str, ...] = ()
+    label_words: tuple[str, ...] = ()
+    text_style: str = "plain"
 
     def __post_init__(self):
         for fault in self._faults():
@@ -95,8 +100,12 @@ class Task:
                 yield f"metric {name} is of two classes, and label_range is {self.label_range}"
         if self.class_names and len(self.class_names) != self.output_size:
             yield f"class_names are {len(self.class_names)}; wanted {self.output_size}, as output_size says, or none"
+        if self.label_words and len(self.label_words) != self.label_range[1] + 1:
+            yield f"label_words are {len(self.label_words)}; wanted {self.label_range[1] + 1}, one a label, or none"
         if self.file_format not in FILE_FORMATS:
             yield f"file_format is {quoted(self.file_format)}; wanted one of {', '.join(FILE_FORMATS)}"
+        if self.text_style not in TEXT_STYLES:
+            yield f"text_style is {quoted(self.text_style)}; wanted one of {', '.join(TEXT_STYLES)}"
         if self.metric not in self.metrics:
             yield f"metric {quoted(self.metric)} is not among its metrics ({', '.join(self.metrics)}): add it there"
         if self.metric in LOWER_IS_BETTER:
@@ -201,6 +210,8 @@ SST = Task(
     header="id \t Predicted_Sentiment ",
     attention=("self", 2),
     output_size=5,
+    label_words=("negative", "somewhat negative", "neutral", "somewhat positive", "positive"),
+    text_style="treebank",
 )
 PARA = Task(
     name="para",
@@ -216,6 +227,7 @@ PARA = Task(
     header="id \t Predicted_Is_Paraphrase ",
     attention=("cross", 1),
     output_multiple=1,
+    label_words=("no paraphrase", "paraphrase"),
 )
 STS = Task(
     name="sts",
@@ -246,6 +258,8 @@ CFIMDB = Task(
     header="id \t Predicted_Sentiment ",
     attention=("self", 2),
     output_size=2,
+    label_words=("negative", "positive"),
+    text_style="split",
 )
 
 
@@ -281,6 +295,7 @@ COLA = _glue(
     "acceptability",
     ("matthews", "accuracy"),
     without_header=("source", "acceptability", "mark", "sentence"),
+    label_words=("unacceptable", "acceptable"),
 )
 MRPC = _glue(
     "mrpc",
@@ -289,6 +304,7 @@ MRPC = _glue(
     ("#1 String", "#2 String"),
     "Quality",
     ("acc_and_f1", "accuracy", "f1"),
+    label_words=("no paraphrase", "paraphrase"),
 )
 RTE = _glue(
     "rte",
@@ -299,7 +315,16 @@ RTE = _glue(
     ("accuracy",),
     class_names=("entailment", "not_entailment"),
 )
-SST2 = _glue("sst2", "sentiment (SST-2)", "SST-2", ("sentence",), "label", ("accuracy",))
+SST2 = _glue(
+    "sst2",
+    "sentiment (SST-2)",
+    "SST-2",
+    ("sentence",),
+    "label",
+    ("accuracy",),
+    label_words=("negative", "positive"),
+    text_style="treebank",
+)
 
 # Adding a task is one entry.
 TASKS = {task.name: task for task in (SST, PARA, STS, CFIMDB, COLA, MRPC, RTE, SST2)}

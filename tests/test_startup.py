@@ -15,6 +15,7 @@ import startup
 REPOSITORY = Path(startup.__file__).parent
 COMMANDS = [
     ["multitask_classifier.py", "--option", "finetune"],
+    ["predict.py", "runs/x", "a text"],
     ["prepare_submit.py"],
     ["datasets.py", "--check"],
     ["result_row.py", "runs/x"],
