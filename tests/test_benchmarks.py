@@ -459,3 +459,42 @@ def test_attention_start_on_the_sample(bench):
         assert entropy is None or first["entropy"] > entropy
     assert row["found"]["U(0.9, 1)"]["sts"][1]["one direction"] > 0.8
     assert "U(0.9, 1), sts" in out
+
+
+# What attention costs
+
+
+def test_attention_speed_weighs_the_tasks_by_their_rows(monkeypatch, measure):
+    import attention_speed
+
+    seconds = {
+        "sst": {attention_speed.MEAN: [1.0, 1.0], "attention": [2.0, 2.0]},
+        "para": {attention_speed.MEAN: [1.0, 2.0], "attention": [1.0, 2.0]},
+        "sts": {attention_speed.MEAN: [1.0, 1.0], "attention": [4.0, 4.0]},
+    }
+    found = attention_speed.summarize(seconds)
+    assert found["sts"]["attention"]["over_mean"] == pytest.approx(4.0)
+    rows, extra = 8_544 + 141_504 + 6_040, 8_544 + 3 * 6_040
+    first, second = 1 + extra / rows, 1 + extra / (rows + 141_504)
+    assert found["all"]["attention"]["over_mean"] == pytest.approx((first + second) / 2)
+    assert found["all"][attention_speed.MEAN]["over_mean"] == 1
+
+
+@pytest.mark.parametrize("option", ["finetune", "pretrain"])
+def test_attention_speed_on_the_sample(bench, tiny_folder, option):
+    row, out = bench(
+        "attention_speed",
+        "--model",
+        tiny_folder,
+        "--data",
+        SAMPLE,
+        "--rounds",
+        2,
+        "--batch_size",
+        2,
+        "--option",
+        option,
+    )
+    assert row["option"] == option and set(row["heads"]) == {"sst", "para", "sts", "all"}
+    assert all(is_spread(found["ms"]) for task in ("sst", "para", "sts") for found in row["heads"][task].values())
+    assert "over the mean of the tokens" in out
