@@ -1,11 +1,12 @@
-"""Cells of a table: one training run each, in a folder of its own, as a process of multitask_classifier.py.
+"""Cells of a table: one training run each, in a folder of its own, as processes one after the other.
 
-Follows the README, "The papers' tables". A cell is done when its row stands in the file of rows; a run that is finished
-without one gives it, one that was stopped is resumed. What is kept of a run are its logs and predictions.
+Follows docs/results.md. A cell is done when its row stands in the file of rows; a run that is finished without one
+gives it, one that was stopped is resumed. What is kept of a run are its logs and predictions.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -19,11 +20,10 @@ from pathlib import Path
 from errors import InputError, quoted
 from experiments import Row, Table
 from files import cannot, sha256, short
-from options import COMMAND, SCORES, get_args, input_paths, unfinished
-from result_row import is_place, last_row, need, read_lines, row
+from options import SCORES, unfinished
+from result_row import need, read_lines
 from run import ROOT, Run
 from sharing import append_line, holder
-from tasks import TASKS
 
 LOG = "log.txt"
 PATIENCE = 120  # seconds that a stopped run has to write its checkpoint before it is killed
@@ -35,8 +35,8 @@ class Scale:
     """What is run, beside the tables' own options: the encoder, its recommended rates, data, how long, how much of it.
 
     model, data: as typed, None for the defaults; model_name, data_name: what they are called in folders and captions.
-    lr: option -> learning rate. epochs, batch_size: option -> number. fraction: task -> share of its train rows, 1
-    where not named. runs: the folder of all runs. where: options that change no numbers.
+    lr: option -> learning rate. epochs, batch_size: option -> number. fraction: task or objective -> share of its train
+    rows, 1 where not named. runs: the folder of all runs. where: options that change no numbers.
     """
 
     model: str | None
@@ -50,20 +50,25 @@ class Scale:
     runs: Path
     where: tuple[str, ...] = ()
 
-    def parts(self, tasks: Iterable[str]) -> dict[str, float]:
-        """The tasks of which not all train rows are taken."""
-        return {task: self.fraction[task] for task in tasks if self.fraction.get(task, 1) < 1}
+    def parts(self, names: Iterable[str]) -> dict[str, float]:
+        """Those of these of which not all train rows are taken."""
+        return {name: self.fraction[name] for name in names if self.fraction.get(name, 1) < 1}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a row of a table, some of its tasks, a seed, at a scale."""
+    """One run: a row of a table, what of it, a seed, at a scale. What it takes is its kind's: see task_cells.py."""
 
     row: Row
     options: tuple[tuple[str, str], ...]
     tasks: tuple[str, ...]
     seed: int
     scale: Scale
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Of what not all train rows are taken, and which share."""
+        raise NotImplementedError
 
     @property
     def identity(self) -> dict:
@@ -77,14 +82,14 @@ class Cell:
             "tasks": list(self.tasks),
             "epochs": scale.epochs[option],
             "batch_size": scale.batch_size[option],
-            "fraction": scale.parts(self.tasks),
+            "fraction": self.parts,
             "seed": self.seed,
         }
 
     @property
     def folder(self) -> Path:
         scale = self.scale
-        parts = "".join(f"-{task}{share:g}" for task, share in scale.parts(self.tasks).items())
+        parts = "".join(f"-{name}{share:g}" for name, share in self.parts.items())
         option = self.row.option
         name = f"epochs{scale.epochs[option]}-batch{scale.batch_size[option]}{parts}-seed{self.seed}"
         where = scale.runs / f"{scale.model_name}-{scale.data_name}"
@@ -93,29 +98,14 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.row.key} {self.row.option} {','.join(self.tasks)} seed {self.seed}"
 
-    def arguments(self) -> list[str]:
-        """The options of multitask_classifier.py for a new run."""
-        scale, option = self.scale, self.row.option
-        typed = {"option": option, "tasks": ",".join(self.tasks), "epochs": str(scale.epochs[option])}
-        typed |= {"batch_size": str(scale.batch_size[option]), "seed": str(self.seed), **dict(self.options)}
-        if self.row.lr_times != 1:
-            typed["lr"] = f"{scale.lr[option] * self.row.lr_times:.3g}"
-        if parts := scale.parts(self.tasks):
-            typed["fraction"] = ",".join(f"{task}={share:g}" for task, share in parts.items())
-        if scale.model is not None:
-            typed["model"] = scale.model
-        if scale.data is not None:
-            typed["data"] = str(scale.data)
-        typed["run"] = str(self.folder)
-        for task in self.tasks:
-            for split in ("dev", "test"):
-                typed[f"{task}_{split}_out"] = str(self.folder / "predictions" / TASKS[task].predictions_file(split))
-        return [part for name, value in typed.items() for part in ([f"--{name}"] + [value] * bool(value))]
+    def words(self) -> list[str]:
+        """The program and its options that make it, or go on with it, beside those of scale.where."""
+        raise NotImplementedError
 
     def command(self) -> list[str]:
-        """The process that makes it or goes on with it."""
-        what = ["--resume", str(self.folder)] if self.state() == STOPPED else self.arguments()
-        return [sys.executable, str(ROOT / COMMAND), *what, *self.scale.where]
+        """The process that makes it, a part of it, or goes on with it."""
+        program, *words = self.words()
+        return [sys.executable, str(ROOT / program), *words, *self.scale.where]
 
     def state(self) -> str:
         """Whether its folder holds no run, a stopped or a finished one."""
@@ -128,57 +118,60 @@ class Cell:
 
         An option that it doesn't name is one that came later: it had its default.
         """
-        wanted = get_args(self.arguments())
-        options, differences = need(found, ("options",), dict, where), []
-        for name, value in vars(wanted).items():
-            compared = name in options and name not in ("model", "resume") and not is_place(name)
-            if compared and not (name == "lr" and value is None) and options[name] != value:
-                differences.append(f"{name} {options[name]} -> {value}")
-        if self.scale.data is None or self.scale.data.is_dir():
-            files = input_paths(wanted, tuple(TASKS[task] for task in self.tasks), self.scale.data or Path())
-            for (task, split), path in files.items():
-                then = need(found, ("data", task), dict, where).get(split, {}).get("sha256")
-                if self.scale.data is not None and path.is_file() and then not in (None, _hash(path)):
-                    differences.append(f"{short(path)} has changed")
-        if differences:
-            raise InputError(
-                f"{where}: a run of other options or data ({'; '.join(differences)}): move it away, or "
-                "choose another --runs and --results"
-            )
+        raise NotImplementedError
 
     def finished_row(self, call: str | None) -> dict:
         """The row of the finished run. call: of this program, within which times can be compared, if all was in it."""
-        path = self.folder / "metrics.jsonl"
-        last_row(path)  # which refuses a file that is none
-        history = read_lines(path)
-        best = max(history[1:] or history, key=lambda found: need(found, ("score",), (int, float), path))
-        return {
-            "cell": self.identity,
-            "call": call,
-            "loss": {task: need(best, ("dev", task, "loss"), (float, type(None)), path) for task in self.tasks},
-            **row(self.folder),
-        }
+        raise NotImplementedError
+
+    def estimate(self, position: tuple[int, int] | None) -> tuple[float, float]:
+        """Seconds that it takes at least here, or what is left of it, and bytes on disk while it runs.
+
+        position: epochs and steps of the checkpoint, None without one.
+        """
+        raise NotImplementedError
+
+    def selecting(self) -> list[tuple[str, str]]:
+        """What of the row's "dev" is said when it is there, each with its metric."""
+        raise NotImplementedError
+
+
+def fits_scale(cell: dict, scale: Scale) -> bool:
+    """Whether a row of the file, whose cell this is, is of this scale, but for its share of the train rows."""
+    return (
+        (cell["model"], cell["data"]) == (scale.model_name, scale.data_name)
+        and cell["epochs"] == scale.epochs.get(cell["option"])
+        and cell["batch_size"] == scale.batch_size.get(cell["option"])
+    )
+
+
+def refuse_differences(differences: list[str], where: str) -> None:
+    """Raises InputError if there is any."""
+    if differences:
+        raise InputError(
+            f"{where}: a run of other options or data ({'; '.join(differences)}): move it away, or "
+            "choose another --runs and --results"
+        )
 
 
 _hashes: dict[Path, str] = {}
 
 
-def _hash(path: Path) -> str:
-    """Of a data file, read once."""
+def hash_of(path: Path) -> str:
+    """Of a data file, or of a folder's files and their names, read once."""
     if path not in _hashes:
-        _hashes[path] = sha256(path)
+        files = [(file.relative_to(path), sha256(file)) for file in sorted(path.rglob("*")) if file.is_file()]
+        names = "".join(f"{name.as_posix()} {digest}\n" for name, digest in files)
+        _hashes[path] = hashlib.sha256(names.encode()).hexdigest() if path.is_dir() else sha256(path)
     return _hashes[path]
 
 
-def _selecting(tasks: Iterable[str]) -> list[tuple[str, str]]:
-    """Each task with the metric that selects its best epoch."""
-    return [(task, TASKS[task].metric) for task in tasks]
-
-
-def cells_of(table: Table, scale: Scale, seeds: Iterable[int], wanted: Callable[[Row, tuple], bool]) -> list[Cell]:
+def cells_of(
+    kind: type[Cell], table: Table, scale: Scale, seeds: Iterable[int], wanted: Callable[[Row, tuple], bool]
+) -> list[Cell]:
     """The cells of a table, those of the first seed first, and a task's side by side, as their times are compared."""
     found = [
-        Cell(row, tuple(table.options_of(row).items()), tasks, seed, scale)
+        kind(row, tuple(table.options_of(row).items()), tasks, seed, scale)
         for seed in seeds
         for row in table.rows
         for tasks in row.runs
@@ -229,12 +222,12 @@ class Running:
         return self.process.poll() is not None if self.process else holder(self.cell.folder) is None
 
 
-def start(cell: Cell, jobs: int) -> Running:
+def start(cell: Cell, jobs: int, resumed: bool) -> Running:
     """Start its process, with a share of the cores where there are several; what it prints goes to a log."""
     environment = dict(os.environ)
     if jobs > 1:
         environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    command, resumed = cell.command(), cell.state() == STOPPED
+    command = cell.command()
     try:
         cell.folder.mkdir(parents=True, exist_ok=True)
         with open(cell.folder / LOG, "ab") as log:
@@ -273,7 +266,7 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
         if not keep_models:  # before there is a row, after which nobody looks there again
             delete_model(cell.folder)
         rows.add(found)
-        scores = [f"{task} {metric} {_show(found['dev'][task][metric])}" for task, metric in _selecting(cell.tasks)]
+        scores = [f"{name} {metric} {_show(found['dev'][name][metric])}" for name, metric in cell.selecting()]
         say(f"{len(cells) - len(waiting) - len(running)} of {len(cells)}: {cell}: {', '.join(scores)}")
 
     try:
@@ -287,16 +280,19 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
                     say(f"waiting    for process {other} of an earlier call, which still makes {cell}")
                     running.append(Running(cell, None, True))
                     continue
-                say(f"{'continued' if cell.state() == STOPPED else 'started'}  {cell}, in {short(cell.folder)}")
-                running.append(start(cell, jobs))
+                resumed = cell.state() == STOPPED
+                say(f"{'continued' if resumed else 'started'}  {cell}, in {short(cell.folder)}")
+                running.append(start(cell, jobs, resumed))
             for each in [each for each in running if each.ended()]:
                 running.remove(each)
                 if each.process is None:  # finished or not: its folder tells
                     waiting.insert(0, each.cell)
                 elif each.process.returncode and holder(each.cell.folder):  # one of an earlier call was just starting
                     waiting.insert(0, each.cell)
-                elif each.process.returncode == 0:
+                elif each.process.returncode == 0 and each.cell.state() == FINISHED:
                     collect(each.cell, not each.resumed)
+                elif each.process.returncode == 0 and each.cell.command() != each.process.args:  # its next part
+                    running.append(start(each.cell, jobs, each.resumed))
                 else:
                     failed.append(each.cell)
                     say(f"failed     {each.cell}: {last_words(each.cell)} ({short(each.cell.folder / LOG)})")

@@ -1,7 +1,8 @@
 """The papers' tables as data: which runs each row is made of, and what the paper reports; reproduce.py makes them.
 
 Numbers are the papers' own: Jia 2024 (Stanford CS 224N poster, "task-specific attention"), tables 1 to 3; Lee, Park,
-Seo and Kim 2021 (Stanford CS 224N report, "AttentiveCLS pooler"). A row is one entry, and so is a table.
+Seo and Kim 2021 (Stanford CS 224N report, "AttentiveCLS pooler"). Oh and others 2022 (arXiv 2209.05972), layer-wise
+attention, is asked without its numbers. A row is one entry, and so is a table.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ GLUE = (("cola",), ("mrpc",), ("rte",), ("sst2",))
 
 @dataclass(frozen=True)
 class Column:
-    """What of a task's dev file a column shows: one of the task's metrics, or "loss"."""
+    """What of a task's dev file, or of another data set, a column shows: one of its metrics, or "loss".
+
+    compared: whether, in a table without a paper's numbers, the difference from another row stands beside it.
+    """
 
     task: str
     metric: str
     title: str
+    compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,10 @@ class Row:
     """One row: a way to train, the runs it takes, and the paper's numbers.
 
     name: as printed. key: the folder of its runs; rows of several tables with one key, options and option share their
-    runs. option: pretrain or finetune. options: of multitask_classifier.py, beyond its defaults; "" for one without a
-    value. runs: the tasks of each. paper: "task metric" -> the paper's number; seconds: its training time over all
-    tasks. lr_times: how much of the learning rate recommended for the encoder.
+    runs. option: pretrain or finetune, or an objective. options: of multitask_classifier.py or contrastive.py train,
+    beyond their defaults; "" for one without a value. runs: the tasks, or the data sets, of each. paper: "task metric"
+    -> the paper's number; seconds: its training time over all tasks. lr_times: how much of the learning rate
+    recommended for the encoder.
     """
 
     name: str
@@ -46,7 +52,8 @@ class Row:
 class Table:
     """A table: its columns and rows, and what all its rows have in common.
 
-    options: of every row, under a row's own. epochs, batch_size, lr, encoder: the paper's (lr: option -> rate).
+    options: of every row, under a row's own. epochs, batch_size, lr, encoder: the paper's (lr: option -> rate), one
+    number or one for each option.
     compared_with: key of the row that times are divided by and, in a table without a paper's numbers, differences are
     taken from. note: what a reader has to know beside it.
     """
@@ -56,8 +63,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     compared_with: str
-    epochs: int = 10
-    batch_size: int = 8
+    epochs: int | dict[str, int] = 10
+    batch_size: int | dict[str, int] = 8
     options: dict[str, str] = field(default_factory=dict)
     lr: dict[str, str] = field(default_factory=dict)
     encoder: str = "bert-base-uncased"
@@ -69,6 +76,24 @@ class Table:
 
     def options_of(self, row: Row) -> dict[str, str]:
         return {**self.options, **row.options}
+
+
+@dataclass(frozen=True)
+class ContrastiveTable(Table):
+    """A table of sentence encoders: contrastive.py train, then evaluate and search evaluate.
+
+    What they read, below the folder that reproduce.py --data names: train: objective -> files; dev: what selects the
+    model; similarity: a folder of sets; search: a test collection, which columns call `searched`. No sentence of dev
+    and similarity is trained on, and no pair that holds one of dev is judged by. narrow_lr: objective -> rate of an
+    encoder narrower than bert-base.
+    """
+
+    train: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dev: str = ""
+    similarity: str = ""
+    search: str = ""
+    searched: str = ""
+    narrow_lr: dict[str, float] = field(default_factory=dict)
 
 
 SENTIMENT = Column("sst", "accuracy", "sentiment acc.")
@@ -250,6 +275,52 @@ POOLERS = Table(
     note="The report's is one run of code that takes the softmax over the batch and lets padding in; ours is its text.",
 )
 
+OH = "Oh, Kim, Lee, Huang and Lim 2022"
+UNTRAINED, UNSUP, SUP = "untrained", "unsup", "sup"
+SENTENCES = (("STS12", "STS-B-dev", "Cranfield"),)
+# What a row is called, its key, and its pooler for each objective. SimCSE's [CLS] has its dense layer in training only,
+# unless it is supervised.
+ENCODERS = (
+    ("[CLS], as SimCSE", "cls", {UNTRAINED: "first", UNSUP: "first", SUP: "cls"}),
+    ("mean of the tokens", "mean", dict.fromkeys((UNTRAINED, UNSUP, SUP), "mean")),
+    ("layer-wise attention", "layer_attention", dict.fromkeys((UNTRAINED, UNSUP, SUP), "layer_attention")),
+)
+
+LAYER_ATTENTION = ContrastiveTable(
+    title="Layer-wise attention pooling: pooler and objective",
+    source=OH,
+    columns=(
+        Column("STS12", "spearman", "STS12"),
+        Column("STS-B-dev", "spearman", "STS-B dev"),
+        Column("Cranfield", "ndcg@10", "Cranfield NDCG@10"),
+        Column("Cranfield", "map@100", "Cranfield MAP@100"),
+        Column("STS-B-dev", "alignment", "alignment", compared=False),
+        Column("STS-B-dev", "uniformity", "uniformity", compared=False),
+        Column("STS-B-dev", "mean_cosine", "mean cosine", compared=False),
+        Column("STS-B-dev", "top_1", "variance in one direction", compared=False),
+    ),
+    rows=tuple(
+        Row(name, key, objective, {"pooler": poolers[objective]}, SENTENCES)
+        for objective in (UNTRAINED, UNSUP, SUP)
+        for name, key, poolers in ENCODERS
+    ),
+    compared_with="cls",
+    epochs={UNTRAINED: 0, UNSUP: 1, SUP: 3},
+    batch_size=64,
+    options={"evaluate_every": "50"},
+    lr={UNSUP: "3e-5", SUP: "5e-5"},
+    narrow_lr={UNSUP: 1e-4, SUP: 2e-4},
+    note="STS is Spearman's correlation over all pairs of a set; alignment and what follows are of STS-B dev.",
+    train={
+        UNSUP: ("cs224n/ids-sst-train.csv", "cs224n/quora-train.csv", "cs224n/sts-train.csv"),
+        SUP: ("nli/SNLI",),
+    },
+    dev="cs224n/sts-dev.csv",
+    similarity="sts/original",
+    search="search/cranfield",
+    searched="Cranfield",
+)
+
 TABLES = {
     "table1": TABLE_1,
     "table3": TABLE_3,
@@ -258,4 +329,5 @@ TABLES = {
     "offset": BASELINE_SCORE,
     "sharing": SHARING,
     "poolers": POOLERS,
+    "layer_attention": LAYER_ATTENTION,
 }

@@ -1,8 +1,8 @@
 """Make a paper's table again: `python reproduce.py table3 --plan`, then without --plan.
 
-Each number is a run of multitask_classifier.py in a folder of its own. Finished ones are skipped, stopped ones resumed,
-so parts can be made on different days, by naming them, and the table is printed from what is there. The tables are
-data, in experiments.py. table2 counts parameters and trains nothing.
+Each number is a run of multitask_classifier.py or contrastive.py in a folder of its own. Finished ones are skipped,
+stopped ones resumed, so parts can be made on different days, by naming them, and the table is printed from what is
+there. The tables are data, in experiments.py. table2 counts parameters and trains nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
-import weights
-from bert import BertConfig, BertModel
-from cells import DONE, FINISHED, STOPPED, Cell, Rows, Scale, cells_of, parse_shares, run_all, state_of
+import contrastive_cells
+import task_cells
+from bert import BertConfig
+from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of
 from console import tell
-from course_data import choose_data
+from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
-from estimate import FLOAT_BYTES, count_parameters, count_seconds, show_duration
-from experiments import LEADERBOARD, TABLES, Column, Row, Table
+from estimate import show_duration
+from experiments import LEADERBOARD, TABLES, Column, ContrastiveTable, Row, Table
 from files import cannot, short
 from heads import HeadConfig, TaskHead
-from model import OPTIONS, MultitaskBERT
-from multitask_classifier import ALONE, model_config, start
-from options import LARGEST_SEED, get_args, path_given, recommended_lr, text_given
+from options import LARGEST_SEED, path_given, text_given
 from run import ROOT, Run
-from sampling import make_schedule
 from sharing import held
 from stopping import on_signals, stop_at_once
+from task_cells import TaskCell
 from tasks import TASKS
 
-STATES = 3  # of the optimizer's two numbers and the weight itself, a checkpoint's size a learning number
+# Kind of table -> who makes its runs, with scale_of(args, table), fits(cell, scale) and caption(table, scale, rows).
+KINDS = {Table: (task_cells, TaskCell), ContrastiveTable: (contrastive_cells, ContrastiveCell)}
 
 
 def parameters_table() -> str:
@@ -110,7 +110,10 @@ def results_table(table: Table, rows: list[dict]) -> str:
     """The paper's numbers, ours and the difference; without a paper, the difference from the row compared with."""
     header, times = ["", "option"], any(row.seconds for row in table.rows)
     for column in table.columns:
-        header += [f"{column.title}: paper", "ours", "difference"] if table.of_a_paper else [column.title, "difference"]
+        if table.of_a_paper:
+            header += [f"{column.title}: paper", "ours", "difference"]
+        else:
+            header += [column.title, "difference"][: 1 + column.compared]
     if times:
         header += ["training time, by the baseline's: paper", "ours"]
     lines = [header]
@@ -125,7 +128,9 @@ def results_table(table: Table, rows: list[dict]) -> str:
                 line += ["" if paper is None else f"{paper:.3f}", spread(list(ours.values()))]
                 line += [signed(statistics.fmean(ours.values()) - paper) if both else ""]
             else:
-                line += [spread(list(ours.values())), paired(ours, values_of(base, column, rows) if base else {})]
+                line.append(spread(list(ours.values())))
+                if column.compared:
+                    line.append(paired(ours, values_of(base, column, rows) if base else {}))
         if times:
             line += [_ratio(row.seconds, base and base.seconds), time_ratio(row, base, rows)]
         lines.append(line)
@@ -162,30 +167,6 @@ def _ratio(value: float | None, base: float | None) -> str:
     return f"{value / base:.3f}" if value and base else ""
 
 
-def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
-    """What was run, and how it differs from the paper's."""
-    said = [f"{table.title}. Dev scores; encoder {scale.model_name}, data {scale.data_name}"]
-    for option in dict.fromkeys(row.option for row in table.rows):
-        rate, theirs = f"{scale.lr[option]:g}", table.lr.get(option)
-        theirs = f" (paper: {theirs})" if theirs and float(theirs) != float(rate) else ""
-        counts = []
-        for what, ours, paper in (
-            ("epochs", scale.epochs[option], table.epochs),
-            ("rows a batch", scale.batch_size[option], table.batch_size),
-        ):
-            counts.append(f"{ours} {what}" + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
-        said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{theirs}")
-    if table.of_a_paper and scale.model_name != table.encoder:
-        said.append(f"the paper's encoder is {table.encoder}, so the difference is not the program's alone")
-    for task in dict.fromkeys(column.task for column in table.columns):
-        count = {found["data"][task]["train"]["rows"] for found in rows if task in found["data"]}
-        share = scale.fraction.get(task, 1)
-        if share < 1:
-            said.append(f"{task}: {share:g} of the train rows" + (f" ({count.pop():,})" if len(count) == 1 else ""))
-    said.append("ours: mean ± standard deviation between seeds (number of seeds)")
-    return "; ".join(said) + "." + (f" {table.note}" if table.note else "")
-
-
 def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
     """Print each cell with its state, the time it takes at least, and the disk."""
     times: dict[tuple, tuple[float, float]] = {}
@@ -197,8 +178,8 @@ def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
             position = None
             if state == STOPPED:
                 position = Run(cell.folder).position()
-            if alike not in times or position:
-                times[alike] = estimate(cell, position)
+            if alike not in times or state == STOPPED:
+                times[alike] = cell.estimate(position)
             seconds, size = times[alike]
             total, largest = total + seconds, max(largest, size)
             told = f"at least {show_duration(seconds)}"
@@ -210,25 +191,15 @@ def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
     )
 
 
-def estimate(cell: Cell, position: tuple[int, int] | None) -> tuple[float, float]:
-    """Seconds that the cell takes at least here, and bytes on disk while it runs: best model and a checkpoint."""
-    args = get_args(cell.arguments())
-    job = start(args, ALONE, lambda text: None)
-    model = MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path)).to(job.device)
-    sizes = {name: len(splits["train"]) for name, splits in job.data.items()}
-    name = "sequential" if args.schedule == "separate" else args.schedule
-    schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    learning, total = count_parameters(model)
-    return count_seconds(model, job.data, schedule, args.option, position), FLOAT_BYTES * (total + STATES * learning)
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Make a paper's table again. Finished runs are skipped, stopped ones resumed.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
     )
     parser.add_argument(
-        "table", choices=["table2", *TABLES], help="table1 to 3: Jia 2024; poolers: Lee and others 2021"
+        "table",
+        choices=["table2", *TABLES],
+        help="table1 to 3: Jia 2024; poolers: Lee and others 2021; layer_attention: Oh and others 2022",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="print the runs with estimated time and disk; train nothing")
@@ -238,11 +209,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     scale.add_argument("--data", type=path_given, metavar="DIR", help="folder of the data files (default: data/)")
     scale.add_argument("--epochs", help="one number, or pretrain=10,finetune=3 (default: the paper's)")
     scale.add_argument("--batch_size", help="rows: one number, or finetune=32 (default: the paper's)")
-    scale.add_argument("--fraction", help="of the train rows: one number, or para=0.1,sts=0.5 (default: all)")
+    scale.add_argument("--fraction", help="of train rows: one number, or para=0.1,sts=0.5, or unsup=0.3 (default: all)")
     part = parser.add_argument_group("making a part")
     part.add_argument("--seeds", default="11711", help="several give a spread: 11711,11712,11713 (default %(default)s)")
     part.add_argument("--rows", metavar="KEYS", help="keys of rows: mean,attention (default: all)")
-    part.add_argument("--option", choices=OPTIONS, help="pretrain or finetune alone (default: both)")
+    part.add_argument("--option", help="one alone: pretrain or finetune, or untrained, unsup or sup (default: all)")
     part.add_argument("--tasks", help="runs of these tasks alone: sst,sts (default: all)")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -269,45 +240,24 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def scale_of(args: argparse.Namespace, table: Table) -> Scale:
-    """What is asked for, resolved."""
-    tasks = list(dict.fromkeys(task for row in table.rows for run in row.runs for task in run))
-    epochs = parse_shares(args.epochs, "--epochs", OPTIONS, int, table.epochs)
-    batch_size = parse_shares(args.batch_size, "--batch_size", OPTIONS, int, table.batch_size)
-    fraction = parse_shares(args.fraction, "--fraction", tasks, float, 1.0)
-    too_large = [task for task, share in fraction.items() if share > 1]
-    if too_large:
-        raise InputError(f"--fraction {args.fraction}: {too_large[0]}'s is above 1, which is all")
-    source = weights.find(args.model)
-    hidden = BertConfig.from_pretrained(source.path).hidden_size
-    folder, _ = choose_data(args.data)
-    return Scale(
-        args.model,
-        Path(source.name).name,
-        args.data and args.data.resolve(),
-        folder.resolve().name,
-        {option: recommended_lr(hidden, option) for option in OPTIONS},
-        epochs,
-        batch_size,
-        fraction,
-        args.runs.resolve(),
-        () if args.device is None else ("--device", args.device),
-    )
-
-
 def reproduce(args: argparse.Namespace, say=print) -> int:
     """The whole command. Returns the exit code: 1 if a run failed."""
     if args.table == "table2":
         say(parameters_table())
         return 0
     table = TABLES[args.table]
-    scale, rows = scale_of(args, table), Rows(args.results)
-    keys = {row.key for row in table.rows}
+    kind, cell = KINDS[type(table)]
+    scale, rows = kind.scale_of(args, table), Rows(args.results)
+    keys, options = {row.key for row in table.rows}, dict.fromkeys(row.option for row in table.rows)
+    if args.option not in (None, *options):
+        raise InputError(f"--option {args.option}: {args.table} has {', '.join(options)}")
     wanted = set(args.rows.split(",")) if args.rows else keys
     if wanted - keys:
         raise InputError(f"--rows: {quoted(min(wanted - keys))} is not known; known: {', '.join(sorted(keys))}")
-    tasks = set(args.tasks.split(",")) if args.tasks else set(TASKS)
+    known = {task for row in table.rows for run in row.runs for task in run}
+    tasks = set(args.tasks.split(",")) if args.tasks else known
     cells = cells_of(
+        cell,
         table,
         scale,
         args.seeds,
@@ -325,19 +275,9 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
             say(f"{len(cells)} cells, {len(cells) - len(left)} done; rows in {short(args.results)}")
             call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
             failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
-    found = [each for each in rows.rows if _fits(each["cell"], scale, table)]
-    say(f"\n{results_table(table, found)}\n\n{caption(table, scale, found)}")
+    found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
+    say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")
     return 1 if failed else 0
-
-
-def _fits(cell: dict, scale: Scale, table: Table) -> bool:
-    """Whether a row of the file is of this scale, whatever its seed."""
-    return (
-        (cell["model"], cell["data"]) == (scale.model_name, scale.data_name)
-        and cell["epochs"] == scale.epochs[cell["option"]]
-        and cell["batch_size"] == scale.batch_size[cell["option"]]
-        and cell["fraction"] == scale.parts(cell["tasks"])
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -261,7 +261,7 @@ class SentenceEncoder:
         max_length: int | None,
         **overrides,
     ) -> SentenceEncoder:
-        source = weights.find(_best_of(name_or_folder))
+        source = weights.find(best_of(name_or_folder))
         config, state = read_json(source.path / "config.json"), weights.read_state(source.path)
         bert = BertModel(BertConfig.from_dict({**config, **overrides}, str(source.path / "config.json")))
         bert.load_checkpoint(state, str(source.path))
@@ -289,7 +289,7 @@ class SentenceEncoder:
         return encoder
 
 
-def _best_of(name_or_folder: str | Path | None) -> str | Path | None:
+def best_of(name_or_folder: str | Path | None) -> str | Path | None:
     """A run's best/ where a run is named; else what was given."""
     if name_or_folder is None or str(name_or_folder) in weights.KNOWN:
         return name_or_folder
