@@ -1,6 +1,6 @@
 """Cells of a table: one training run each, in a folder of its own, as processes one after the other.
 
-Follows docs/results.md. A cell is done when its row stands in the file of rows; a run that is finished without one
+Follows docs/papers.md. A cell is done when its row stands in the file of rows; a run that is finished without one
 gives it, one that was stopped is resumed. What is kept of a run are its logs and predictions.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -304,10 +305,8 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
 
 def delete_model(folder: Path) -> None:
     """The best model of a finished run, whose row is kept: tables need no weights, and disks are finite."""
-    for path in sorted((folder / "best").glob("*")):
-        path.unlink()
     if (folder / "best").is_dir():
-        (folder / "best").rmdir()
+        shutil.rmtree(folder / "best")
 
 
 def _show(value: float | None) -> str:

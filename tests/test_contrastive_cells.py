@@ -14,7 +14,7 @@ from test_sts_data import benchmark, row, year
 
 import reproduce
 from bert import BertModel
-from cells import DONE, FINISHED, NEW, STOPPED, Rows, run_all, state_of
+from cells import DONE, FINISHED, NEW, STOPPED, Rows, delete_model, run_all, state_of
 from contrastive_cells import SEARCH, SIMILARITY, ContrastiveCell, caption, fits, scale_of
 from contrastive_options import add_options, resolve
 from errors import InputError
@@ -230,6 +230,15 @@ def test_what_is_missing_is_named(make, made):
     code, _, err = make()
     assert code == 1 and "data: no nli/SNLI there: docs/sentences.md says what stands where" in err
     assert make("--print")[0] == 0  # what was made elsewhere can be shown
+
+
+def test_a_model_is_deleted_with_the_folders_in_it(made):
+    SentenceEncoder.to_train(made / "tiny", "cls").save_pretrained(made / "run" / "best")
+    (made / "run" / "log.txt").write_text("")
+    assert (made / "run" / "best" / "1_Pooling").is_dir()
+    delete_model(made / "run")
+    assert [path.name for path in (made / "run").iterdir()] == ["log.txt"]
+    delete_model(made / "run")  # killed in between, it is asked again
 
 
 def test_a_program_that_leaves_nothing_is_not_started_forever(made, monkeypatch):
