@@ -1,9 +1,11 @@
 """Two processes train as one does, stop together, and don't wait for one that is dead. CPU and gloo."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +114,19 @@ def test_nobody_waits_for_a_process_that_is_dead(tmp_path):
     assert code == 1 and "error: another process has ended or does not answer (" in err
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal on this system")
+def test_nobody_waits_forever_for_a_process_that_hangs(tmp_path):
+    """It is stopped in a step, and lives; the other's patience, here of five seconds, ends."""
+    (first, hanging) = start_two(tmp_path, "hangs")
+    try:
+        assert first.wait(100) == 1 and hanging.poll() is None
+        assert "error: another process has ended or does not answer (" in first.stderr.read()
+    finally:
+        for process in (first, hanging):
+            process.kill()
+            process.communicate()
+
+
 def test_what_processes_tell_each_other(tmp_path):
     for code, err in finish(start_two(tmp_path, "words")):
         assert code == 0, err
@@ -143,38 +158,69 @@ def test_variables_that_make_no_sense_are_refused(monkeypatch, rank, size, messa
     assert find_processes() == Processes(1, 2, 1)
 
 
+def torchrun(folder, *options):
+    """The whole command under torchrun, as the README starts it, on a few rows and a tiny model, made if missing."""
+    data = folder / "data"
+    if not data.exists():
+        data.mkdir()
+        for path in (ROOT / "data" / "sample").glob("*.csv"):
+            (data / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
+        make_trainer(folder / "none").model.bert.save_pretrained(folder / "tiny")
+        (folder / "tiny" / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}", "--"]
+    if "--resume" not in options:
+        options = ("--option", "finetune", "--model", folder / "tiny", "--data", data, "--device", "cpu", *options)
+    return subprocess.Popen(
+        [*start, str(ROOT / "multitask_classifier.py"), *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc, which names a process's children")
+def test_a_rank_that_is_killed_ends_the_run_which_goes_on_to_the_same_bytes(tmp_path):
+    out = [
+        option
+        for name in ("sst-dev", "sst-test")
+        for option in (f"--{name.replace('-', '_')}_out", str(tmp_path / f"{name}.csv"))
+    ]
+    options = ("--tasks", "sst", "--attention", "0", "--epochs", "12", "--batch_size", "4", *out)
+    straight = torchrun(tmp_path, *options, "--run", tmp_path / "straight")
+    assert straight.wait(200) == 0, straight.stderr.read()
+    run = tmp_path / "killed"
+    process = torchrun(tmp_path, *options, "--run", run)
+    deadline = time.monotonic() + 100
+    while not (run / "last" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(ranks) == 2
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1 and "Traceback" not in said.split("torch/distributed")[0], said
+    assert not (run / "scores.json").exists()
+    resumed = torchrun(tmp_path, "--resume", run)
+    assert resumed.wait(200) == 0, resumed.stderr.read()
+    for name in ("best/model.safetensors", "predictions/sst-dev-output.csv", "predictions/sst-test-output.csv"):
+        assert (run / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+
+
 def test_the_command_under_torchrun(tmp_path):
-    """The whole command, as the README starts it: one run's files, printed once, and every prediction once."""
-    data = tmp_path / "data"
-    data.mkdir()
-    for path in (ROOT / "data" / "sample").glob("*.csv"):
-        (data / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
-    make_trainer(tmp_path / "none").model.bert.save_pretrained(tmp_path / "tiny")
-    (tmp_path / "tiny" / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    """One run's files, printed once, and every prediction once."""
     out = [
         option
         for task in ("sst", "para", "sts")
         for split in ("dev", "test")
         for option in (f"--{task}_{split}_out", str(tmp_path / f"{task}-{split}.csv"))
     ]
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--",
-        str(ROOT / "multitask_classifier.py"),
-    ]
-    options = ["--option", "finetune", "--model", str(tmp_path / "tiny"), "--data", str(data), "--epochs", "1"]
     run = tmp_path / "run"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        torchrun[4:4] = [f"--master-port={free.getsockname()[1]}"]
-    done = subprocess.run(
-        [*torchrun, *options, "--run", str(run), "--device", "cpu", *out], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("device     cpu") == 1 and "2 processes, each a part of every batch" in done.stdout
+    process = torchrun(tmp_path, "--epochs", 1, "--run", run, *out)
+    said, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert said.count("device     cpu") == 1 and "2 processes, each a part of every batch" in said
     assert {path.name for path in run.iterdir()} == {
         "best",
         "config.json",

@@ -4,6 +4,7 @@ Trains the tiny model by every schedule, or dies in the middle; the functions se
 """
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -89,7 +90,7 @@ def state(trainer):
 def main(folder, what):
     torch.set_num_threads(1)
     processes = find_processes()
-    with joined(processes, timedelta(seconds=60)):
+    with joined(processes, timedelta(seconds=5 if what == "hangs" else 60)):
         if what == "schedules":
             for name in SCHEDULES:
                 for micro_batch in (0, 1):
@@ -119,14 +120,14 @@ def main(folder, what):
                 torch.manual_seed(999)
                 trainer.train(lambda line: None)
             torch.save((curve(trainer), state(trainer)), folder / f"{what}-{processes.rank}.pt")
-        elif what == "dies":
+        elif what in ("dies", "hangs"):
             trainer = make_trainer(folder / "run", processes=processes)
             real = trainer._step
 
             def step():
                 real()
                 if processes.rank == 1 and trainer.progress.step == 2:
-                    os._exit(9)
+                    os._exit(9) if what == "dies" else os.kill(os.getpid(), signal.SIGSTOP)
 
             trainer._step = step
             try:
