@@ -3,6 +3,7 @@
 Follows files.py's promise; one test lets the real system refuse (a file size limit) instead of a stand-in.
 """
 
+import ast
 import errno
 import hashlib
 import os
@@ -241,3 +242,29 @@ def test_a_part_of_the_path_that_is_a_file_has_a_remedy(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="a part of that path is a file"), atomic_write(tmp_path / "file" / "x"):
         pass
+
+
+# What writes by itself, and why nothing is lost: a log that grows; a download, whose hash decides; a file of encodings,
+# which takes its name when it is whole. An index opens its files by os.open; its header says what counts of them.
+BY_THEMSELVES = {"files.py", "cells.py", "download.py", "disk_cache.py"}
+METHODS = {"write_text", "write_bytes", "tofile", "to_csv"}
+FUNCTIONS = {"np.save", "np.savez", "numpy.save", "torch.save", "shutil.copy", "shutil.copyfile", "shutil.move"}
+
+
+def writes(call):
+    """Whether a call in a syntax tree opens a file to write to it, or has a library do so."""
+    name = ast.unparse(call.func)
+    if name in ("open", "io.open"):
+        modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
+        return any(not isinstance(mode, ast.Constant) or set(mode.value) & set("wax+") for mode in modes)
+    return name in FUNCTIONS or name.rpartition(".")[2] in METHODS or name.endswith("save_file")
+
+
+def test_nothing_is_written_past_atomic_write():
+    found = {
+        path.name
+        for path in ROOT.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and writes(node)
+    }
+    assert found == BY_THEMSELVES, "write it with files.atomic_write"

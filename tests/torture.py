@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,15 +90,15 @@ class Subject:
         for name in ("runs", "predictions", "cache", "indexes"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def state(self) -> str:
-        """The hash of all that a finished run leaves; what is a time, a place or a number of a process is left out."""
-        digest = hashlib.sha256()
+    def state(self) -> dict[str, str]:
+        """Name -> hash of all that a finished run leaves, but for what is a time, a place or a process's number."""
+        found = {}
         for path in sorted((*self.run.rglob("*"), *(self.folder / "predictions").rglob("*"))):
             if not path.is_file() or path.name in (".lock", "log.txt", "config.json") and path.parent.name != "best":
                 continue
-            digest.update(f"{path.relative_to(self.folder)} ".encode())
-            digest.update(_timeless(path).encode() if path.suffix == ".jsonl" else path.read_bytes())
-        return digest.hexdigest()[:16]
+            content = _timeless(path).encode() if path.suffix == ".jsonl" else path.read_bytes()
+            found[str(path.relative_to(self.folder))] = hashlib.sha256(content).hexdigest()
+        return found
 
 
 def _timeless(path: Path) -> str:
@@ -108,7 +109,7 @@ def _timeless(path: Path) -> str:
         if "cell" in row:
             row = {name: row[name] for name in ("cell", "dev", "loss", "model")}
         kept.append(json.dumps({name: value for name, value in row.items() if name != "train_seconds"}))
-    return "\n".join(kept)
+    return "\n".join(sorted(kept))
 
 
 class Process:
@@ -148,6 +149,11 @@ class Process:
             if re.match(r"run  |continuing|started|continued|waiting|corpus  ", line):
                 return True
         return False
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
 
     def send(self, number: int, to_child: bool) -> str:
         """Send the signal; SIGKILL may go to a process that this one has started, where there is one. Returns which."""
@@ -205,8 +211,8 @@ def make(folder: Path, model: str | None, rows: int) -> str:
     return "tiny"
 
 
-def undisturbed(subject: Subject) -> tuple[str, float]:
-    """The hash of a run that nothing disturbs, and its seconds from its first word on."""
+def undisturbed(subject: Subject) -> tuple[dict, float]:
+    """The state of a run that nothing disturbs, and its seconds from its first word on."""
     subject.clear()
     process = Process(subject.begin(), subject.folder)
     process.wait_for_work()
@@ -217,8 +223,8 @@ def undisturbed(subject: Subject) -> tuple[str, float]:
     return subject.state(), time.monotonic() - began
 
 
-def disturbed(subject: Subject, seconds: float, signals: list[int], chance: random.Random) -> str | None:
-    """The hash of a run that is killed and gone on with until it ends, or None where one step of that goes wrong.
+def disturbed(subject: Subject, seconds: float, signals: list[int], chance: random.Random) -> dict | None:
+    """The state of a run that is killed and gone on with until it ends, or None where one step of that goes wrong.
 
     signals: what is still to be sent; those that came before the process had ended by itself are taken out.
     """
@@ -229,7 +235,7 @@ def disturbed(subject: Subject, seconds: float, signals: list[int], chance: rand
         if signals:
             early = chance.random() < EARLY
             working = not early and process.wait_for_work()
-            time.sleep(chance.uniform(0, seconds * (2 if early else 1)))
+            process.pause(chance.uniform(0, seconds * (2 if early else 1)))
             victim = process.send(signals[-1], chance.random() < 0.5)
         code = process.end()
         said = "".join(process.err)
@@ -251,14 +257,19 @@ def torture(subject: Subject, kills: int, chance: random.Random) -> bool:
     """Whether runs that are killed so often in all end as one that is not; says so, with numbers."""
     began = time.monotonic()
     wanted, seconds = undisturbed(subject)
-    signals, hashes = [chance.choice(SIGNALS) for _ in range(kills)], Counter()
-    while (signals or not hashes) and None not in hashes:
-        hashes[disturbed(subject, seconds, signals, chance)] += 1
-    found = ", ".join(f"{count} {what}" for what, count in sorted(subject.found.items()) if count)
-    verdict = "the same" if set(hashes) == {wanted} else f"NOT the same, {dict(hashes)},"
+    signals, runs, same = [chance.choice(SIGNALS) for _ in range(kills)], 0, True
+    while (signals or not runs) and same:
+        found, runs = disturbed(subject, seconds, signals, chance), runs + 1
+        same = found == wanted
+        if not same:
+            differing = {name for name in {*wanted, *(found or {})} if wanted.get(name) != (found or {}).get(name)}
+            print(f"{subject.name}: not the same: {', '.join(sorted(differing))}", file=sys.stderr)
+    counts = ", ".join(f"{count} {what}" for what, count in sorted(subject.found.items()) if count)
+    verdict = "the same" if same else "NOT the same"
+    whole = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
     took = time.monotonic() - began
-    print(f"{subject.name}: {sum(hashes.values())} runs, {found}; {verdict} as undisturbed ({wanted}); {took:.0f} s")
-    return set(hashes) == {wanted}
+    print(f"{subject.name}: {runs} runs, {counts}; {verdict} as undisturbed ({whole}); {took:.0f} s", flush=True)
+    return same
 
 
 def main(arguments: list[str] | None = None) -> int:
