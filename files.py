@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -142,11 +143,14 @@ def check_writable(path: str | os.PathLike) -> None:
 TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
-def remove_temporaries(folder: Path, below: bool = True) -> None:
-    """Deletes what a killed `atomic_write` left in `folder` (and `below` it); what can't be deleted stays."""
+def remove_temporaries(folder: Path, below: bool = True, seconds: float = 0.0) -> None:
+    """Deletes what a killed `atomic_write` left in `folder` (and `below` it); what can't be deleted stays.
+
+    seconds: how long ago it was written to at the least, where others may be writing now.
+    """
     for path in folder.rglob(".*.tmp") if below else folder.glob(".*.tmp"):
-        if TEMPORARY.fullmatch(path.name):
-            with suppress(OSError):
+        with suppress(OSError):
+            if TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime >= seconds:
                 path.unlink()
 
 

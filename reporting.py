@@ -13,13 +13,14 @@ from pathlib import Path
 from batches import TaskData
 from data_check import shared_rows
 from evaluation import Predictions
-from files import atomic_write_all, short
+from files import atomic_write_all, remove_temporaries, short
 from options import output_path
 from run import predicted
 from tasks import TASKS, Task, leaderboard_score, selection_score
 
 Data = dict[str, dict[str, TaskData]]  # task -> split -> rows
 Say = Callable[[str], None]
+LEFT = 3600  # seconds after which a half-written prediction file is one that a kill left
 
 
 def describe_data(tasks: tuple[Task, ...], data: Data, say: Say) -> None:
@@ -86,6 +87,8 @@ def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, sa
         if split in splits
         if args.epochs or getattr(args, f"{name}_{split}_out")
     }
+    for place in {path.parent for path in contents}:
+        remove_temporaries(place, below=False, seconds=LEFT)
     atomic_write_all(contents)
     if not args.epochs:
         say("\nnothing was trained (--epochs 0), so predictions go only where an option names a file for them")

@@ -5,13 +5,14 @@ Follows flock(2): the system releases the locks of a process that ends, however 
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from errors import InputError
-from files import atomic_write, cannot, make_folder
+from files import TEMPORARY, atomic_write, cannot, make_folder
 from locks import fcntl, is_still, take_lock
 
 LOCK = ".lock"
@@ -111,6 +112,9 @@ def _turn(path: Path) -> Iterator[None]:
             if not is_still(path, descriptor):  # another line was added meanwhile
                 os.close(descriptor)
                 descriptor = -1
+        for left in path.parent.glob(f".{glob.escape(path.name[:40])}.*.tmp"):  # by one that was killed in its turn
+            if TEMPORARY.fullmatch(left.name):
+                left.unlink()
         yield
     finally:
         if descriptor >= 0:

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from errors import InputError
+from files import remove_temporaries
 from locks import fcntl
 from run import Run, predicted
 
@@ -50,6 +52,13 @@ def test_the_lock_deletes_what_a_kill_left_and_itself(tmp_path):
         assert not left.exists() and kept.exists()
         assert (run.folder / ".lock").read_text() == f"{os.getpid()}\n"
     assert not (run.folder / ".lock").exists()
+
+
+def test_what_others_may_be_writing_now_stays(tmp_path):
+    old, new = leave(tmp_path, ".a.csv.0123456789ab.tmp"), leave(tmp_path, ".b.csv.0123456789ab.tmp")
+    os.utime(old, (time.time() - 4000, time.time() - 4000))
+    remove_temporaries(tmp_path, seconds=3600)
+    assert not old.exists() and new.exists()
 
 
 def test_the_position_is_read_without_the_tensors(tmp_path):

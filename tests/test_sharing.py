@@ -68,9 +68,12 @@ def test_lines_are_appended(tmp_path):
     for line in ("{}", '{"é": 1}'):
         append_line(path, line)
     assert path.read_bytes() == '{}\n{"é": 1}\n'.encode()
+    (path.parent / ".rows.jsonl.0123456789ab.tmp").touch()  # of one that was killed
+    (path.parent / ".other.jsonl.0123456789ab.tmp").touch()
     path.write_bytes(b'{}\n{"half')  # what a program that merely appends leaves on a full disk
     append_line(path, "[]")
     assert path.read_bytes() == b'{}\n{"half\n[]\n'
+    assert {name.name for name in path.parent.iterdir()} == {"rows.jsonl", ".other.jsonl.0123456789ab.tmp"}
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

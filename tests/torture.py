@@ -38,6 +38,7 @@ import torch  # noqa: E402
 
 import weights  # noqa: E402
 from bert import BertConfig, BertModel  # noqa: E402
+from files import TEMPORARY  # noqa: E402
 from tokenizer import BertTokenizer  # noqa: E402
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -96,6 +97,8 @@ class Subject:
         for path in sorted((*self.run.rglob("*"), *(self.folder / "predictions").rglob("*"))):
             if not path.is_file() or path.name in (".lock", "log.txt", "config.json") and path.parent.name != "best":
                 continue
+            if path.parent == self.folder / "predictions" and TEMPORARY.fullmatch(path.name):
+                continue  # which goes an hour later, when surely nobody is writing it
             content = _timeless(path).encode() if path.suffix == ".jsonl" else path.read_bytes()
             found[str(path.relative_to(self.folder))] = hashlib.sha256(content).hexdigest()
         return found
