@@ -22,7 +22,7 @@ def explain(kind: type[BaseException], error: BaseException, traceback: Tracebac
             "or put ./setup.sh before the command"
         )
     if isinstance(error, KeyboardInterrupt):
-        print("stopped before anything was written", file=sys.stderr)
+        print("stopped", file=sys.stderr)
     elif isinstance(error, InputError):
         print(f"error: {error}", file=sys.stderr)
     else:
