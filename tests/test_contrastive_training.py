@@ -17,6 +17,7 @@ import contrastive
 import weights
 from bert import BertModel
 from contrastive_training import SHARED
+from run import Run
 from sentence_encoder import SentenceEncoder
 from sts_data import read_pairs
 from sts_evaluation import spearman_of
@@ -329,6 +330,13 @@ def test_a_folder_with_a_run_is_not_written_over(files, capsys):
     assert train(files, "--epochs", 0) == 0
     assert train(files, "--epochs", 0) == 1
     assert "holds a run already: continue it with --resume" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_a_run_is_trained_is_left_alone(files, capsys):
+    with Run(files / "run").locked():
+        assert train(files) == 1
+        assert f"run is being trained by process {os.getpid()}: wait until it has ended" in capsys.readouterr().err
+    assert not (files / "run" / "config.json").exists()
 
 
 def test_the_program_lists_its_commands(capsys):
