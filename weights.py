@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -111,11 +112,12 @@ def find(name_or_dir: str | os.PathLike | None = None) -> Weights:
 
     A known name is looked for in weights/<name>/ below the repository, then in the installed package that ships it, and
     its hash is verified, once for each (size, modification time). A folder's hash is computed but can't be compared.
+    Another name of the hub, OWNER/NAME, stands for the folder where fetch.py puts it.
     Raises InputError, one line with file and remedy, for what is absent, cut short or altered.
     """
     known, why = _known(name_or_dir)
     if known is None:
-        return _find_folder(Path(name_or_dir))
+        return _find_folder(_folder_of(name_or_dir))
     folder = known.folder
     if not (folder / SAFETENSORS).is_file():
         packaged = _packaged(known)
@@ -131,7 +133,7 @@ def locate(name_or_dir: str | os.PathLike | None = None) -> Path:
     """The folder that `find` would look in, with no look at the tensors: for whoever reads only the vocabulary."""
     known, _ = _known(name_or_dir)
     if known is None:
-        folder = Path(name_or_dir)
+        folder = _folder_of(name_or_dir)
         if not folder.is_dir():
             raise InputError(_no_folder(folder))
         return folder
@@ -158,6 +160,25 @@ def _known(name_or_dir: str | os.PathLike | None) -> tuple[Known | None, str]:
     return None, ""
 
 
+def is_hub_name(name: str | os.PathLike) -> bool:
+    """Whether it could be a model's name on the hub: OWNER/NAME."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", os.fspath(name), re.ASCII) is not None
+
+
+def hub_folder(name: str) -> Path:
+    """Where fetch.py puts a model of the hub that has no name here."""
+    return WEIGHTS / name.replace("/", "--")
+
+
+def _folder_of(name_or_dir: str | os.PathLike) -> Path:
+    """The folder of that path; where there is none, and one was fetched for such a name of the hub, that one."""
+    folder = Path(name_or_dir)
+    if not folder.is_dir() and is_hub_name(name_or_dir):
+        fetched = hub_folder(os.fspath(name_or_dir))
+        return fetched if fetched.is_dir() else folder
+    return folder
+
+
 def _find_folder(folder: Path) -> Weights:
     if not folder.is_dir():
         raise InputError(_no_folder(folder))
@@ -178,7 +199,8 @@ def _find_folder(folder: Path) -> Weights:
 
 
 def _no_folder(folder: Path) -> str:
-    return f"no weights at {folder}: neither a folder nor one of the known names {', '.join(KNOWN)}"
+    hub = f"; of the hub? `python fetch.py {folder.as_posix()}` fetches it" if is_hub_name(folder) else ""
+    return f"no weights at {folder}: neither a folder nor one of the known names {', '.join(KNOWN)}{hub}"
 
 
 def _absent(known: Known) -> str:

@@ -6,6 +6,7 @@ the course's; the last tests fetch real files from it where there are some.
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -113,7 +114,7 @@ def place(tmp_path, monkeypatch):
     with Server() as server:
         place = Place(tmp_path, server)
         monkeypatch.setattr(weights, "WEIGHTS", place.weights)
-        monkeypatch.setattr(weights, "MINILM", known("tiny"))
+        monkeypatch.setattr(weights, "MINILM", known("tiny", hub="someone/tiny"))
         monkeypatch.setattr(weights, "BERT_BASE", known("big"))
         monkeypatch.setattr(weights, "KNOWN", {"tiny": weights.MINILM, "big": weights.BERT_BASE})
         monkeypatch.setattr(course_data, "DATA", place.data)
@@ -664,3 +665,110 @@ def test_the_courses_files_are_known_and_a_re_split_is_refused(place, real_data,
             with pytest.raises(InputError, match="altered or cut short"):
                 group.download(file).run(*group.request(file.name))
     assert sorted(path.name for path in place.data.iterdir()) == [".incoming", "sample"]
+
+
+# --- another BERT of the hub --------------------------------------------------------------------------------------
+
+
+OTHER = "someone/bert-mini"
+COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
+
+
+@pytest.fixture
+def hub(place, monkeypatch):
+    """hub(files, **more of what the hub says): `OTHER` with these files, listed as the hub's API lists them."""
+
+    def serve(files, **more):
+        siblings = []
+        for name, data in files.items():
+            lfs = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+            known = {"rfilename": name, "size": len(data), "blobId": blob_id(data)}
+            siblings.append(known | ({"lfs": lfs} if name.endswith((".safetensors", ".bin")) else {}))
+            place.server.files[f"/{OTHER}/resolve/{COMMIT}/{name}"] = Served(data)
+        told = {"id": OTHER, "sha": COMMIT, "siblings": siblings, "config": {"model_type": "bert"}, **more}
+        answer = Served(json.dumps(told).encode(), kind="application/json")
+        for path in (f"/api/models/{OTHER}", f"/api/models/{OTHER}/revision/v1"):
+            place.server.files[f"{path}?blobs=True"] = place.server.files[f"{path}?blobs=true"] = answer
+        return place.weights / "someone--bert-mini"
+
+    monkeypatch.setattr(constants, "ENDPOINT", place.server.address)
+    return serve
+
+
+ALSO = {"tokenizer.json": b"{}", "tokenizer_config.json": b"{}", "README.md": b"card", "tf_model.h5": b"another"}
+
+
+def test_a_model_of_the_hub_is_fetched_and_found_by_its_name(place, hub, capsys):
+    folder = hub({**HUB, **ALSO, weights.PICKLED: b"not needed"})
+    assert fetch.main([OTHER]) == 0
+    said = capsys.readouterr().err
+    assert f"{OTHER}, revision fedcba9, in {folder}: in place, 5 files with the right hash; --model {OTHER}" in said
+    wanted = {*HUB, "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == wanted and not [*place.weights.glob(".incoming")]
+    assert all((folder / name).read_bytes() == data for name, data in HUB.items())
+    found = weights.find(OTHER)
+    assert found.path == folder and found.sha256 == hashlib.sha256(HUB[MODEL]).hexdigest()
+    assert weights.locate(OTHER) == folder
+    assert place.defaults() == ("tiny", "data/sample")  # nothing else has changed
+    sent = place.server.sent
+    assert fetch.main([OTHER, "--revision", "v1"]) == 0 and place.server.sent - sent < 5000  # the hub's answer alone
+
+
+def test_an_older_model_has_its_weights_pickled_and_a_word_list(place, hub):
+    folder = hub({"config.json": b"{}", "vocab.txt": b"[PAD]\n", weights.PICKLED: content("old", 3000)})
+    assert fetch.main([OTHER]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", weights.PICKLED, "vocab.txt"]
+
+
+def test_what_was_cut_off_goes_on(place, hub, capsys):
+    folder = hub(HUB)
+    served = place.server.files[f"/{OTHER}/resolve/{COMMIT}/{MODEL}"]
+    served.cut = 10_000
+    assert f"run `python fetch.py {OTHER}` again" in refused(place, capsys, OTHER)[0]
+    assert not folder.exists()
+    served.cut = None
+    assert fetch.main([OTHER]) == 0 and (folder / MODEL).read_bytes() == HUB[MODEL]
+
+
+def test_a_file_that_is_another_stays(place, hub, capsys):
+    folder = hub(HUB)
+    folder.mkdir()
+    (folder / "config.json").write_text("mine")
+    assert fetch.main([OTHER]) == 1
+    said = capsys.readouterr().err
+    assert "config.json is not the one of someone/bert-mini" in said and f"run `python fetch.py {OTHER}` again" in said
+    assert "the other half" not in said and [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "files, more, message",
+    (
+        (HUB, {"config": {"model_type": "gpt2"}}, "is a gpt2 model, wanted a bert one"),
+        ({"config.json": b"{}", "vocab.txt": b"x"}, {}, "has no model.safetensors, so it can't be read"),
+        ({"config.json": b"{}", MODEL: b"x"}, {}, "has no tokenizer.json, so it can't be read"),
+        ({**ALSO, "config.json": b"{}", f"{MODEL}.index.json": b"{}"}, {}, "split over several files"),
+    ),
+)
+def test_a_model_that_could_not_be_read_is_not_fetched(place, hub, capsys, files, more, message):
+    folder = hub(files, **more)
+    assert message in refused(place, capsys, OTHER)[0]
+    assert not folder.exists() and not [path for _, path, _ in place.server.asked if "/resolve/" in path]
+
+
+def test_a_hub_that_does_not_have_it_or_does_not_answer(place, hub, capsys, monkeypatch):
+    assert "the hub has no such model, or it is private" in refused(place, capsys, "someone/nothing")[0]
+    hub(HUB)
+    for served in (served for path, served in place.server.files.items() if path.startswith("/api/")):
+        served.status = 503
+    assert "the hub gave no answer" in refused(place, capsys, OTHER)[0]
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "the hub gave no answer" in refused(place, capsys, OTHER)[0]
+    with pytest.raises(InputError, match="of the hub\\? `python fetch.py someone/bert-mini` fetches it"):
+        weights.find(OTHER)
+
+
+def test_known_models_by_their_names_on_the_hub(place, capsys):
+    assert fetch.main(["someone/big"]) == 0 and (place.weights / "big" / MODEL).is_file()
+    for arguments in (["big"], ["nonsense"], ["a/b/c"], ["data", "--revision", "x"]):
+        with pytest.raises(SystemExit):
+            fetch.main(arguments)
