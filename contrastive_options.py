@@ -33,7 +33,7 @@ RECOMMENDED = {
 OF_A_CONTRAST = ("pooler", "pooler_options", "training_dense", "temperature", "hard_negative_weight", "mlm_weight")
 YES_NO = ("yes", "no")
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "save_every", "micro_batch")
+MAY_CHANGE = ("device", "save_every", "micro_batch", "tensorboard", "quiet")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +195,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--save_every", type=float, metavar="MINUTES", default=10.0, help="between checkpoints (default 10)"
     )
+    where.add_argument("--tensorboard", action="store_true", help="curves in the run's folder, too (default: off)")
+    where.add_argument("--quiet", action="store_true", help="say nothing but errors (default: what happens)")
 
 
 def resolve(args: argparse.Namespace) -> argparse.Namespace:

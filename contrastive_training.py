@@ -36,6 +36,7 @@ from precision import Precision, choose_precision
 from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
+from scalars import Scalars, check_installed
 from sentence_encoder import SentenceEncoder
 from sentence_keys import key, keys_of
 from stopping import on_signals, stop_at_once
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
             with joined(processes):
                 name = args.run or ROOT / "runs" / new_name(f"contrastive-{args.mode}")
                 args.run = folder = Path(processes.from_first(str(name)))
-                train(args, processes, say if processes.first else lambda text: None)
+                train(args, processes, say if processes.first and not args.quiet else lambda text: None)
     except InputError as error:
         who = "" if processes.size == 1 else f"process {processes.rank}: "
         raise InputError(f"{who}{or_resume(error, [COMMAND, 'train'], folder, processes.size)}") from error
@@ -128,6 +129,8 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
 
 def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], object]) -> Job:
     """Resolve model, data and device, and say which and why."""
+    if args.tensorboard:
+        check_installed()
     device, reason = choose_device(argparse.Namespace(device=args.device, use_gpu=False), processes.local_rank)
     precision = choose_precision(args.precision, device)
     torch.manual_seed(args.seed)  # decides a new pooler's first weights
@@ -289,6 +292,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
         micro_batch=args.micro_batch,
         evaluate_every=args.evaluate_every if job.dev is not None else 0,
         patience=args.patience,
+        quiet=args.quiet,
     )
     trainer = Trainer(
         model,
@@ -306,6 +310,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
             masked_loss=model.masked_loss,
             masked_weight=args.mlm_weight if contrast else 1.0,
         ),
+        partial(Scalars, run.folder, say=say) if args.tensorboard else None,
     )
     progress = trainer.train(say)
     processes.wait()  # rank 0 may still be writing best/

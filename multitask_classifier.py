@@ -14,6 +14,7 @@ import textwrap
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
@@ -53,6 +54,7 @@ from reporting import describe_data, describe_score, hand_over, report
 from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
+from scalars import Scalars, check_installed
 from scale import Scale, write_scales
 from stopping import on_signals, stop_at_once
 from task_files import is_optional, read_split, take_share
@@ -107,6 +109,8 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
 
 def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
+    if args.tensorboard:
+        check_installed()
     tasks = parse_tasks(args.tasks)
     check_known(tasks)
     # What is wrong with the options is said before files are read.
@@ -245,9 +249,13 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         micro_batch=args.micro_batch,
         layer_decay=args.layer_decay,
         head_lr=args.head_lr,
+        quiet=args.quiet,
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
-    trainer = Trainer(model, train, schedule, evaluate, save_best, run, options, job.precision, processes)
+    scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None
+    trainer = Trainer(
+        model, train, schedule, evaluate, save_best, run, options, job.precision, processes, scalars=scalars
+    )
     progress = trainer.train(say)
     if progress.best_epoch:
         processes.wait()  # rank 0 may still be writing it
@@ -277,6 +285,7 @@ def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
     if model.config.frozen_dropout:
         say("encodings  train: none kept, the encoder runs in every step (--frozen_dropout)")
     alike: dict[str, list[str]] = {}
+    hidden = True if job.args.quiet else None  # None: unless it is a terminal
     for name in data:
         alike.setdefault(model.heads[name].reads, []).append(name)
     for names in alike.values():
@@ -289,7 +298,7 @@ def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
         sentences = [ids for rows in files for side in rows.sentences for ids in side]
         total = sum(len(ids) for ids in {ids.tobytes(): ids for ids in sentences}.values())
         source = Source(model.bert, job.source.sha256, model.heads[names[0]], model.autocast)
-        with tqdm(total=total, desc="encoding once", unit="token", unit_scale=True, disable=None, leave=False) as bar:
+        with tqdm(total=total, desc="encoding once", unit="token", unit_scale=True, disable=hidden, leave=False) as bar:
 
             def tell_above(text: str, names=names) -> None:
                 with tqdm.external_write_mode():
@@ -352,7 +361,7 @@ def refuse_changes(run: Run, config: dict) -> None:
 def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> Path:
     """The whole command. Returns the run's folder."""
     began, folder = time.monotonic(), args.run
-    say = say if processes.first else (lambda text: None)
+    say = say if processes.first and not args.quiet else (lambda text: None)
     with ExitStack() as held:
         if args.resume:
             if processes.first:

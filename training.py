@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from optimizer import AdamW, clip_grad_norm
 from precision import FULL, Precision
 from run import Run
 from sampling import Schedule, Step
+from scalars import Scalars
 from schedules import SCHEDULES as LEARNING_RATES
 from schedules import set_learning_rate
 from stopping import on_signals
@@ -45,7 +46,7 @@ class TrainingOptions:
     share of all steps. clip: largest gradient norm, 0 none. save_every: minutes between checkpoints within an epoch.
     micro_batch: most rows that go through the model at once, 0 for the whole batch; the gradient is the same.
     evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
-    after the other without a better score after which training ends, 0 for no such end.
+    after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
     """
 
     epochs: int = 10
@@ -61,6 +62,7 @@ class TrainingOptions:
     patience: int = 0
     layer_decay: float = 1.0
     head_lr: float | None = None
+    quiet: bool = False
 
 
 class Stopped(Exception):
@@ -108,6 +110,7 @@ class Trainer:
         precision: Precision = FULL,
         processes: Processes = ALONE,
         gradients: Callable[..., Gradients] = Gradients,
+        scalars: Callable[[int], Scalars] | None = None,
     ):
         self.model, self.data, self.schedule = model, data, schedule
         self.evaluate, self.save_best, self.run, self.options = evaluate, save_best, run, options
@@ -121,8 +124,9 @@ class Trainer:
         self.progress = Progress(micro_batch=options.micro_batch)
         self.interrupted = False
         self.saved_at = time.monotonic()
-        self.unread: list[tuple[torch.Tensor, str, str]] = []
+        self.unread: list[tuple[torch.Tensor, str, str, int]] = []
         self.running: dict[str, float] = {}
+        self.make_scalars, self.scalars = scalars, None
 
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
@@ -132,7 +136,11 @@ class Trainer:
         """
         self._resume(say)
         progress = self.progress
-        with on_signals(self._interrupt):
+        with ExitStack() as held:
+            held.enter_context(on_signals(self._interrupt))
+            if self.make_scalars is not None and self.processes.first:
+                self.scalars = self.make_scalars(self.steps_made)
+                held.callback(self.scalars.close)
             if not progress.history:
                 self._evaluate(say)
                 self._save()
@@ -149,6 +157,11 @@ class Trainer:
             say(f"stopping early: {progress.without_better} evaluations without a better score")
         return progress
 
+    @property
+    def steps_made(self) -> int:
+        """Of the whole run."""
+        return self.progress.epoch * self.schedule.steps_per_epoch + self.progress.step
+
     def _out_of_patience(self) -> bool:
         return 0 < self.options.patience <= self.progress.without_better
 
@@ -159,7 +172,7 @@ class Trainer:
         rate = LEARNING_RATES[options.decay]
         self.model.train()
         name = f"epoch {progress.epoch + 1}/{options.epochs}"
-        quiet = None if self.processes.first else True
+        quiet = True if options.quiet or not self.processes.first else None
         with tqdm(total=len(steps), initial=progress.step, desc=name, disable=quiet, unit="batch", leave=False) as bar:
             tokens, began = 0, time.monotonic()
             mark = said = began
@@ -171,7 +184,7 @@ class Trainer:
                 ids = json.dumps([self.data[task].ids[row] for row in rows[:8]])
                 progress.step += 1
                 place = f"epoch {progress.epoch + 1}, step {progress.step}, task {task}, rows {ids}"
-                self.unread.append((loss, task, place))
+                self.unread.append((loss, task, place, self.steps_made))
                 if loss.device.type == "cpu" or progress.step % READ_EVERY == 0 or progress.step == len(steps):
                     self._read_losses()
                 step_tokens = int(self.data[task].lengths[rows].sum())
@@ -253,14 +266,16 @@ class Trainer:
 
     def _read_losses(self) -> None:
         """Take note of the losses not read yet: on a GPU this waits for it. Raises InputError for one not finite."""
-        values = torch.stack([loss for loss, _, _ in self.unread]).tolist() if self.unread else []
+        values = torch.stack([loss for loss, *_ in self.unread]).tolist() if self.unread else []
         unread, self.unread = self.unread, []
-        for value, (_, task, place) in zip(values, unread, strict=True):
+        for value, (_, task, place, step) in zip(values, unread, strict=True):
             if not math.isfinite(value):
                 raise InputError(f"the loss is {value} at {place}: try a lower --lr or --clip 1.0; {self._kept()}")
             total, count = self.progress.losses.get(task, (0.0, 0))
             self.progress.losses[task] = [total + value, count + 1]
             self.running[task] = 0.95 * self.running.get(task, value) + 0.05 * value
+            if self.scalars is not None:
+                self.scalars.loss(step, task, value, max(group["lr"] for group in self.optimizer.param_groups))
 
     def _asked(self, *flags: bool) -> list[bool]:
         """Flags that are up in any process."""
@@ -295,9 +310,11 @@ class Trainer:
         progress.losses = {}
         if first:
             self.run.write_metrics(progress.history)
+        if self.scalars is not None:
+            self.scalars.evaluation(self.steps_made, score, row)
         title = f"epoch {progress.epoch}" if progress.epoch else "untrained"
         if progress.step:
-            title = f"step {progress.epoch * self.schedule.steps_per_epoch + progress.step:,}"
+            title = f"step {self.steps_made:,}"
         say(f"{title:>10}  {words}{'  (best so far)' if best and title != 'untrained' else ''}")
 
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.

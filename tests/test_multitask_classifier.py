@@ -804,6 +804,62 @@ def test_a_feed_forward_block_without_a_layer_is_refused(command, root):
     assert not (root / "runs").exists()
 
 
+# --- what is said and shown --------------------------------------------------------------------------------------
+
+
+def test_quiet_says_nothing_and_does_the_same(command, root):
+    found = command("--quiet", "--run", "runs/x")
+    assert (found.code, found.out, found.err) == (0, "", "")
+    assert command("--run", "runs/y").code == 0
+    for name in ("best/model.safetensors", *predictions()):
+        assert (root / "runs" / "x" / name).read_bytes() == (root / "runs" / "y" / name).read_bytes()
+    refused(command("--quiet", "--data", "nowhere"), "nowhere: no such folder")
+
+
+def test_curves_for_tensorboard_say_what_metrics_jsonl_says(command, stop, root):
+    """A batch's loss each step, dev's scores each evaluation; a run that went on has one curve, not two."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = stop("--option", "finetune", "--tasks", "sst,sts", "--tensorboard")
+    assert command("--resume", "runs/x").code == 0
+    curves = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert set(curves.Tags()["scalars"]) == {
+        *("loss/sst", "loss/sts", "lr", "score"),
+        *("dev/sst/loss", "dev/sst/accuracy", "dev/sst/macro_f1", "dev/sst/mean_absolute_error"),
+        *("dev/sts/loss", "dev/sts/pearson"),
+    }
+    history = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = 2 * ROWS["train"] // 4  # of an epoch, two tasks in batches of 4
+    scores = curves.Scalars("dev/sts/pearson")
+    assert [event.step for event in scores] == [0, steps, 2 * steps]
+    assert [event.value for event in scores] == pytest.approx([row["dev"]["sts"]["pearson"] for row in history])
+    losses = [[event for event in curves.Scalars(f"loss/{task}")] for task in ("sst", "sts")]
+    assert sorted(event.step for task in losses for event in task) == list(range(1, 2 * steps + 1))
+    first = [event.value for event in losses[0] if event.step <= steps]
+    assert sum(first) / len(first) == pytest.approx(history[1]["train_loss"]["sst"])
+
+
+def test_tensorboard_that_is_not_installed_is_said_before_a_run_has_a_folder(command, root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    wanted = "install it (python -m pip install -r requirements-tensorboard.txt)"
+    refused(command("--tensorboard"), "--tensorboard: ", wanted)
+    assert not (root / "runs").exists() and (REPOSITORY / "requirements-tensorboard.txt").is_file()
+
+
+def test_a_disk_that_takes_no_curves_ends_them_and_not_the_run(command, root, monkeypatch):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SummaryWriter, "add_scalar", full)
+    found = command("--tensorboard", "--tasks", "sst")
+    assert found.code == 0 and found.out.count("tensorboard no curves from here on: ") == 1
+    assert (root / "runs").exists()
+
+
 # --- going on ----------------------------------------------------------------------------------------------------
 
 
