@@ -249,6 +249,8 @@ def disturbed(subject: Subject, seconds: float, signals: list[int], chance: rand
             return None
         number = signals.pop()
         subject.found[f"{number.name} {'in the run' if working else 'at any moment'}"] += 1
+        if len(signals) % 10 == 0:
+            print(f"{subject.name}: {len(signals)} kills to go", file=sys.stderr, flush=True)
         subject.found["left half a file"] += any(subject.folder.rglob(".*.tmp"))
         if subject.is_finished():  # killed after its last write
             return subject.state()
