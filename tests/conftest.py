@@ -7,6 +7,8 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,8 @@ import weights
 from bert import BertConfig, BertModel
 from errors import InputError
 from tokenizer import BertTokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Threads that wait for each other on small matrices, or on a busy machine, cost many times what they save; the variable
 # is for the commands that tests start.
@@ -109,3 +113,53 @@ def real_data():
     if not Path(folder).is_dir():
         pytest.fail(f"MINBERT_REAL_DATA names {folder}, which is not a folder")
     return Path(folder)
+
+
+# --- the program, small enough to run whole -------------------------------------------------------------------------
+
+SAMPLE = ROOT / "data" / "sample"
+ROWS = {"train": 12, "dev": 8, "test": 6}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A model folder: two random layers for the sample's words, 40 positions."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    words = {word for path in SAMPLE.glob("*.csv") for word in re.findall(r"\w+|[^\w\s]", path.read_text().lower())}
+    pieces = [*SPECIAL, *sorted(words)]
+    BertTokenizer({piece: i for i, piece in enumerate(pieces)}, model_max_length=40).save_pretrained(folder)
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_rows(folder):
+    """The first rows of every file of the sample."""
+    folder.mkdir(parents=True)
+    for path in SAMPLE.glob("*.csv"):
+        split = next(split for split in ROWS if split in path.name)
+        (folder / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[: ROWS[split] + 1]))
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory, tiny_folder):
+    """A copy of the program in a folder of its own, with a few rows as its sample and the model in `tiny`."""
+    folder = tmp_path_factory.mktemp("program") / "minbert"
+    folder.mkdir()
+    for path in ROOT.glob("*.py"):
+        shutil.copy(path, folder)
+    if (ROOT / "templates").is_dir():
+        shutil.copytree(ROOT / "templates", folder / "templates")
+    write_rows(folder / "data" / "sample")
+    shutil.copytree(tiny_folder, folder / "tiny")
+    return folder

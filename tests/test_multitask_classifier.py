@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import ROWS, write_rows
 from safetensors.torch import load_file, save_file
 
 import course_data
@@ -27,7 +28,7 @@ import multitask_classifier
 import options
 import result_row
 import weights
-from bert import BertConfig, BertModel
+from bert import BertModel
 from datasets import read_examples
 from evaluation import METRICS, predict, read_predictions
 from files import read_json, sha256
@@ -43,39 +44,7 @@ from training import Trainer
 from weights import File, Known
 
 REPOSITORY = Path(multitask_classifier.__file__).parent
-SAMPLE = REPOSITORY / "data" / "sample"
-ROWS = {"train": 12, "dev": 8, "test": 6}
 COURSE = ("sst", "para", "sts")
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
-    """A model folder: two random layers for the sample's words, 40 positions."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    words = {word for path in SAMPLE.glob("*.csv") for word in re.findall(r"\w+|[^\w\s]", path.read_text().lower())}
-    pieces = [*SPECIAL, *sorted(words)]
-    BertTokenizer({piece: i for i, piece in enumerate(pieces)}, model_max_length=40).save_pretrained(folder)
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=40,
-        initializer_range=0.3,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
-
-
-def write_rows(folder):
-    """The first rows of every file of the sample."""
-    folder.mkdir(parents=True)
-    for path in SAMPLE.glob("*.csv"):
-        split = next(split for split in ROWS if split in path.name)
-        (folder / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[: ROWS[split] + 1]))
 
 
 @pytest.fixture
@@ -162,18 +131,6 @@ def assert_whole(run, data, out, tasks=COURSE):
 
 
 # --- whole runs of the program -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory, tiny_folder):
-    """A copy of the program in a folder of its own, with a few rows as its sample and the model in `tiny`."""
-    folder = tmp_path_factory.mktemp("program") / "minbert"
-    folder.mkdir()
-    for path in REPOSITORY.glob("*.py"):
-        shutil.copy(path, folder)
-    write_rows(folder / "data" / "sample")
-    shutil.copytree(tiny_folder, folder / "tiny")
-    return folder
 
 
 def start(program, *options, cwd):
