@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+import course_data
 from datasets import NUMBER, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from sentence_keys import key
@@ -139,7 +140,10 @@ def read_sets(folders: Iterable[Path], names: Collection[str] | None = None) -> 
 
 
 def _look(folder: Path) -> Iterator[Found]:
-    """The data sets in a folder and below, by their files' names; nothing is read but first lines."""
+    """The data sets in a folder and below, by their files' names; nothing is read but first lines.
+
+    Where the course's files stand in data/, the bundled sample below it is left out.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder: name one that holds data sets, or a folder above them")
     root = len(folder.parts)
@@ -147,6 +151,8 @@ def _look(folder: Path) -> Iterator[Found]:
         here = Path(place)
         # A link may lead back up: what is too deep is not entered.
         folders[:] = sorted(name for name in folders if name[0] != "." and len(here.parts) - root < DEPTH)
+        if "sample" in folders and here.resolve() == course_data.DATA and course_data.BLOBS.keys() & {*files}:
+            folders.remove("sample")  # the course's files stand beside it, and are what is meant
         inputs = {match[1]: name for name in files if (match := INPUT.fullmatch(name))}
         if inputs:
             year = _year(here, inputs)

@@ -6,6 +6,7 @@ import os
 import pytest
 from test_data_check import write
 
+import course_data
 from errors import InputError
 from sts_data import DEPTH, NAMES, SUBSETS, read_pairs, read_sets
 from tasks import STS
@@ -246,6 +247,21 @@ def test_one_set_in_two_places(tmp_path):
     with pytest.raises(InputError, match="STS12 is in .*original and in .*tokenised: name the folder of one of them"):
         read_sets([tmp_path])
     assert len(read_sets([tmp_path / "original"])) == 1
+
+
+def test_the_bundled_sample_below_the_course_s_files_is_not_another_set(tmp_path, monkeypatch):
+    """After `setup.sh --full` both stand in data/, and the default folder is that one."""
+    (tmp_path / "sample").mkdir()
+    line = "\t0\tx\ta cat\ta dog\t{}\n"
+    for folder, score in ((tmp_path, 1.0), (tmp_path / "sample", 2.0)):
+        (folder / "sts-dev.csv").write_text("\tid\tsentence1\tsentence2\tsimilarity\n" + line.format(score)[1:])
+    with pytest.raises(InputError, match="course-dev is in .* and in "):
+        read_sets([tmp_path])
+    monkeypatch.setattr(course_data, "DATA", tmp_path.resolve())
+    assert [one.path for one in read_sets([tmp_path])] == [tmp_path / "sts-dev.csv"]
+    assert [one.path for one in read_sets([tmp_path / "sample"])] == [tmp_path / "sample" / "sts-dev.csv"]
+    (tmp_path / "sts-dev.csv").unlink()
+    assert [one.path for one in read_sets([tmp_path])] == [tmp_path / "sample" / "sts-dev.csv"]
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):
