@@ -143,12 +143,12 @@ def tiny_folder(tmp_path_factory):
     return folder
 
 
-def write_rows(folder):
-    """The first rows of every file of the sample."""
-    folder.mkdir(parents=True)
+def write_rows(folder, rows=ROWS):
+    """The first rows of every file of the sample: so many for each split."""
+    folder.mkdir(parents=True, exist_ok=True)
     for path in SAMPLE.glob("*.csv"):
-        split = next(split for split in ROWS if split in path.name)
-        (folder / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[: ROWS[split] + 1]))
+        split = next(split for split in rows if split in path.name)
+        (folder / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[: rows[split] + 1]))
 
 
 @pytest.fixture(scope="session")
