@@ -4,11 +4,15 @@ Classes of pairs after Reimers and Gurevych 2019 (arXiv 1908.10084); nonsense en
 """
 
 import dataclasses
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import losses
+import poolers
 import tasks
 from batches import TaskData
 from datasets import read_examples
@@ -178,3 +182,31 @@ def test_a_loss_or_metric_of_one_s_own_is_looked_up_when_a_run_starts():
     with pytest.raises(InputError, match="metric 'none' is not known; known: accuracy, macro_f1, .*pearson"):
         check_known([dataclasses.replace(mine, loss=STS.loss)])
     check_known([SST, PARA, STS, CFIMDB])
+
+
+def test_what_the_readme_shows_is_all_it_takes(tmp_path, tiny, tiny_tokenizer, monkeypatch):
+    """Its block, run where it says, then the task trained with that pooler and that loss, and asked."""
+    readme = (Path(tasks.__file__).parent / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Add a task") :].split("\n## ")[0]
+    block = textwrap.dedent("\n".join(line for line in section.splitlines() if line.startswith("    ") or not line))
+    for registry in (tasks.TASKS, poolers.POOLERS, losses.LOSSES):
+        for name in ("irony", "before_last", "smoothed"):
+            monkeypatch.setitem(registry, name, None)  # so that all is as before afterwards
+            del registry[name]
+    exec(block, {**vars(losses), **vars(poolers), **vars(tasks)})
+    lines = ["\tid\tsentence\tironic", "0\ta\tthe film was good\t0", "1\tb\tnot very dull , was it ?\t1"]
+    (tmp_path / "irony-train.csv").write_text("\n".join(lines) + "\n")
+    (task,) = tasks.parse_tasks("irony")
+    table = read_examples(tmp_path / task.files["train"], columns=task.columns, label=task.label, label_range=(0, 1))
+    rows = TaskData(task, table, tiny_tokenizer)
+    options = {"pooler": "before_last", "losses": {"irony": "smoothed"}, "hidden_dropout_prob": 0.0}
+    model = MultitaskBERT(ModelConfig.for_tasks(["irony"], **options), tiny())
+    batch = rows.batch(np.arange(2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = losses.LOSSES["smoothed"](model.outputs(batch), batch.labels)
+        loss.backward()
+        optimizer.step()
+    assert type(model.heads["irony"].pooler).__name__ == "BeforeLast" and model.heads["irony"].task.loss == "smoothed"
+    assert predict(model, rows).scores["accuracy"] == 1.0
