@@ -29,6 +29,7 @@ ELSEWHERE = {
     "python reproduce.py": "test_reproduce.py makes such tables",
     "python fetch.py": "test_fetch.py fetches from a server of its own",
     "python benchmarks/": "test_benchmarks.py runs them",
+    "python tests/torture.py": "test_torture.py takes a short turn of it",
     "python -m pip": "an installation",
     "python multitask_classifier.py --model google/bert_uncased": "test_fetch.py: fetched models are found by name",
     "python contrastive.py train --mode mlm": "test_contrastive_training.py: it reads folders of other archives",
