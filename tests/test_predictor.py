@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from batches import TaskData
-from datasets import read_examples
+from datasets import Example, Table, read_examples
 from errors import InputError
 from evaluation import predict, probabilities
 from files import write_json
 from model import ModelConfig, MultitaskBERT
 from predictor import Predictor, best_folders
 from scale import Scale, write_scales
-from tasks import PARA, SST
+from tasks import PARA, SST, STS
 
 PAIRS = [("the cat sat", "a cat ran"), ("good film", "bad film"), ("who", "the dog sat on the mat")]
 
@@ -94,6 +94,19 @@ def test_a_pair_read_as_one_sequence(tmp_path, tiny, tiny_tokenizer):
         states = model.bert(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])["last_hidden_state"]
         logits = model.heads["mrpc"].output(states.mean(dim=1))
     assert answers[0].probabilities == pytest.approx(logits.softmax(dim=1)[0].tolist(), abs=1e-5)
+
+
+def test_pairs_encoded_both_ways_are_answered_as_for_a_file(tmp_path, tiny, tiny_tokenizer):
+    options = {"pair_encoding": "both", "pair_score": "cosine", "attention": {"para": 0, "sts": 0}}
+    model = save(tmp_path, tiny, tiny_tokenizer, "para", "sts", **options)
+    examples = [Example(str(i), *pair, None, i) for i, pair in enumerate(PAIRS)]
+    predictor, (firsts, seconds) = Predictor.load(tmp_path), zip(*PAIRS, strict=True)
+    for task in (PARA, STS):
+        rows = TaskData(task, Table(tmp_path, examples, [], ""), tiny_tokenizer, pair_encoding="both")
+        wanted = predict(model, rows)
+        assert [answer.value for answer in predictor.predict(task.name, firsts, seconds)] == pytest.approx(
+            wanted.values
+        )
 
 
 @pytest.mark.parametrize("loss", ("coral", "corn", "squared_emd"))
