@@ -227,8 +227,8 @@ def test_what_can_not_be_answered_is_refused_in_one_line(build, tiny_tokenizer):
 
 
 def test_what_the_page_shows_runs(tiny, tiny_tokenizer, tmp_path, monkeypatch, capsys):
-    """Every block of Python in docs/python.md, one after the other, for a run of that name."""
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    """Every block of Python in README.md and docs/python.md, one after the other, for a run of that name."""
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md"))
     blocks = [textwrap.dedent(found) for found in re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", text)]
     blocks = [block for block in blocks if re.search(r"(?m)^from \w+ import ", block)]
     folder = tmp_path / re.search('folder = "(.*)"', text)[1]
@@ -240,5 +240,5 @@ def test_what_the_page_shows_runs(tiny, tiny_tokenizer, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     exec("".join(blocks), {})
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks) == 3 and len(lines) > 4
+    assert len(blocks) == 4 and len(lines) > 5
     assert sum(line.startswith("tensor([") for line in lines) == 2
