@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import weights
-from errors import InputError
+from errors import InputError, quoted
 from files import read_json, write_json
 from fused import layer_by_hand, look_up, runs_by_hand
 from packed import SWITCHES, Layout, add_dropout, dropout, packed_attention
@@ -35,6 +36,10 @@ ACTIVATIONS = {
     "swish": F.silu,
     "tanh": torch.tanh,
 }
+
+
+# More than any BERT has, and few enough that a product of two is a size that torch can count.
+MOST, MOST_LAYERS = 1 << 24, 1000
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,15 @@ class BertConfig:
             raise InputError(f"hidden_act {self.hidden_act!r} is not known; known: {', '.join(ACTIVATIONS)}")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and field.name != "pad_token_id" and value < 1:
-                raise InputError(f"{field.name} is {value}; wanted 1 or more")
+            most = MOST_LAYERS if field.name == "num_hidden_layers" else MOST
+            if field.type == "int" and field.name != "pad_token_id" and not 1 <= value <= most:
+                raise InputError(f"{field.name} is {quoted(value)}; wanted 1 or more, at most {most:,}")
             if field.name.endswith("_prob") and not 0 <= value <= 1:
                 raise InputError(f"{field.name} is {value}; wanted a probability from 0 to 1")
+        if not 0 <= self.initializer_range <= 1:
+            raise InputError(f"initializer_range is {quoted(self.initializer_range)}; wanted 0 to 1")
+        if not 0 < self.layer_norm_eps <= 1:  # at 0 a constant vector's normalization is 0 / 0
+            raise InputError(f"layer_norm_eps is {quoted(self.layer_norm_eps)}; wanted more than 0, and at most 1")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
@@ -394,29 +404,30 @@ class BertModel(nn.Module):
         A missing pooler is left at its initialization, since sentence models often ship without.
         """
         folder = weights.find(name_or_folder).path
-        model = cls(BertConfig.from_folder(folder, **overrides))
-        model.load_checkpoint(weights.read_state(folder), str(folder))
+        return cls.from_state(BertConfig.from_folder(folder, **overrides), weights.read_state(folder), str(folder))
+
+    @classmethod
+    def from_state(cls, config: BertConfig, state: dict[str, torch.Tensor], source: str) -> BertModel:
+        """The model of a config with a checkpoint's weights, in evaluation mode. Raises InputError as load_checkpoint.
+
+        What doesn't fit is said before memory is asked for, of which a config could ask any amount.
+        """
+        size, last = config.hidden_size, f"encoder.layer.{config.num_hidden_layers - 1}"
+        sizes = {
+            "embeddings.word_embeddings.weight": (config.vocab_size, size),
+            "embeddings.position_embeddings.weight": (config.max_position_embeddings, size),
+            "embeddings.token_type_embeddings.weight": (config.type_vocab_size, size),
+            f"{last}.intermediate.dense.weight": (config.intermediate_size, size),
+        }
+        _fitting(state, sizes, source)
+        model = cls(config)
+        model.load_checkpoint(state, source)
         return model.eval()
 
     def load_checkpoint(self, state: dict[str, torch.Tensor], source: str) -> None:
         """Take the encoder's weights out of a checkpoint's state dict. Raises InputError naming what is missing."""
-        wanted = self.state_dict()
-        found = _rename(state, wanted)
-        missing = [name for name in wanted if name not in found]
-        if missing == ["pooler.dense.weight", "pooler.dense.bias"]:
-            missing, self.has_pooler = [], False  # left as initialized
-        if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise InputError(
-                f"{source}: no weights for {', '.join(missing[:5])}{more}: "
-                "not a BERT checkpoint, or config.json belongs to another model"
-            )
-        for name, tensor in found.items():
-            if tensor.shape != wanted[name].shape:
-                raise InputError(
-                    f"{source}: {name} is {tuple(tensor.shape)}, config.json asks for {tuple(wanted[name].shape)}: "
-                    "weights and config belong to different models"
-                )
+        found = _fitting(state, {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}, source)
+        self.has_pooler = "pooler.dense.weight" in found
         self.load_state_dict(found, strict=False)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -427,7 +438,34 @@ class BertModel(nn.Module):
         weights.write_state(folder, self.state_dict())
 
 
-def _rename(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _fitting(
+    state: dict[str, torch.Tensor], wanted: dict[str, tuple[int, ...]], source: str
+) -> dict[str, torch.Tensor]:
+    """A checkpoint's tensors of these names and shapes, under our names; a pooler may be missing.
+
+    Raises InputError naming what is missing, misshapen or of no floating-point numbers.
+    """
+    found = _rename(state, wanted)
+    missing = [name for name in wanted if name not in found]
+    if missing == ["pooler.dense.weight", "pooler.dense.bias"]:
+        missing = []  # left as initialized
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise InputError(
+            f"{source}: no weights for {', '.join(missing[:5])}{more}: "
+            "not a BERT checkpoint, or config.json belongs to another model"
+        )
+    for name, tensor in found.items():
+        if tensor.shape != wanted[name]:
+            raise InputError(
+                f"{source}: {name} is {tuple(tensor.shape)}, config.json asks for {wanted[name]}: "
+                "weights and config belong to different models"
+            )
+        weights.refuse_whole_numbers(name, tensor, source)
+    return found
+
+
+def _rename(state: dict[str, torch.Tensor], wanted: Collection[str]) -> dict[str, torch.Tensor]:
     """The checkpoint's tensors that we want, under our names: without prefix, gamma/beta as weight/bias."""
     found = {}
     for name, tensor in state.items():

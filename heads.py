@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from errors import InputError
+from errors import InputError, quoted
 from ordinal import THRESHOLDS, CoralOutput, class_scores
 from packed import Layout, dropout
 from poolers import POOLERS, make_pooler
@@ -21,6 +21,7 @@ from tasks import Task
 
 PAIR_SCORES = ("calibrated", "dot", "cosine")
 TOKENS = "tokens"
+MOST_LAYERS = 99
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,17 @@ class HeadConfig:
 
     def __post_init__(self):
         layers, p = self.attention_layers, self.dropout_prob
-        if not isinstance(layers, int) or layers < 0:
-            raise InputError(f"attention_layers is {layers!r}; wanted a whole number, 0 or more")
+        if not isinstance(layers, int) or isinstance(layers, bool) or not 0 <= layers <= MOST_LAYERS:
+            raise InputError(f"attention_layers is {quoted(layers)}; wanted a whole number from 0 to {MOST_LAYERS}")
         if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise InputError(f"dropout_prob is {p!r}; wanted a probability from 0 to 1")
+        for name, value in (
+            ("pooler", self.pooler),
+            ("attention_init", self.attention_init),
+            ("pair_score", self.pair_score),
+        ):
+            if not isinstance(value, str):
+                raise InputError(f"{name} is {quoted(value)}; wanted a name")
         for name, value in (("joint", self.joint), ("both", self.both), ("attention_ffn", self.attention_ffn)):
             if not isinstance(value, bool):
                 raise InputError(f"{name} is {value!r}; wanted true or false")

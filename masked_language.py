@@ -89,8 +89,9 @@ class MaskedLanguageHead(nn.Module):
         renamed = {name.replace("gamma", "weight").replace("beta", "bias"): t for name, t in state.items()}
         found = {ours: renamed.get(f"cls.predictions.{theirs}") for ours, theirs in names.items()}
         wanted = self.state_dict()
-        if any(tensor is None or tensor.shape != wanted[name].shape for name, tensor in found.items()):
-            return False
+        for name, tensor in found.items():
+            if tensor is None or tensor.shape != wanted[name].shape or not tensor.is_floating_point():
+                return False
         self.load_state_dict(found)
         return True
 

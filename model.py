@@ -275,7 +275,8 @@ class MultitaskBERT(nn.Module):
         folder = Path(folder)
         path = folder / "config.json"
         values = read_json(path)
-        encoder = BertModel(BertConfig.from_dict(values, str(path)))
+        state = weights.read_state(folder)
+        encoder = BertModel.from_state(BertConfig.from_dict(values, str(path)), state, str(folder))
         ours = values.get("minbert")
         try:
             heads = {name: HeadConfig(**head) for name, head in ours["heads"].items()}
@@ -291,7 +292,7 @@ class MultitaskBERT(nn.Module):
             model = cls(config, encoder)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-        model.load_weights(weights.read_state(folder), str(folder))
+        model.load_weights(state, str(folder))
         return model.eval()
 
     @staticmethod
@@ -317,6 +318,7 @@ class MultitaskBERT(nn.Module):
             if state[name].shape != wanted[name].shape:
                 shapes = f"{tuple(state[name].shape)}, wanted {tuple(wanted[name].shape)}"
                 raise InputError(f"{source}: {name} is {shapes}: config.json and weights belong to different runs")
+            weights.refuse_whole_numbers(name, state[name], source)
         self.load_state_dict(state)
 
 

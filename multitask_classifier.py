@@ -131,6 +131,7 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     origin = f"model      {source.origin}"
     say(textwrap.fill(origin, 120, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False))
     tokenizer = BertTokenizer.from_pretrained(source.path)
+    tokenizer.check_fits(BertConfig.from_folder(source.path).vocab_size, source.path)
     folder, why = choose_data(args.data)
     check_outputs(args, tasks, input_paths(args, tasks, folder).values())
     say(f"data       {short(folder)}: {why}")
@@ -244,6 +245,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         decay=args.lr_decay,
         warmup=args.warmup,
         clip=args.clip,
+        non_finite=args.non_finite,
         seed=args.seed,
         save_every=args.save_every,
         micro_batch=args.micro_batch,

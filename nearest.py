@@ -10,12 +10,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from errors import InputError
+
 # Vectors and queries of one product: its result, 8 MB, stays in a core's cache.
 BLOCK, GROUP = 8192, 256
 # A block with more candidates than this many times top_k for each query is looked through for its own best first.
 CROWDED = 4
 # Pairs whose products are summed at once in double precision: 25 MB for vectors of 384.
 PAIRS = 4096
+# No cosine is larger, whatever was rounded; a damaged vector mostly gives more, or NaN.
+LARGEST = 1.01
 
 
 def find_nearest(
@@ -53,6 +57,8 @@ def find_nearest(
             asked = queries[group]  # (g, H)
             products = buffer[: len(asked) * len(block)].view(len(asked), len(block))
             torch.mm(torch.from_numpy(asked), torch.from_numpy(block).T, out=products)
+            if not products.abs().max() <= LARGEST:
+                _refuse_damaged(asked, block, start)
             rows, columns = _candidates(products, limits[group], k, slack)
             found = pair_scores(asked, block, rows, columns)
             enough = found >= least
@@ -62,6 +68,21 @@ def find_nearest(
                 limits[group] = np.maximum(limits[group], scores[group][:, -1] - slack)
         progress(min(start + BLOCK, len(vectors)))
     return scores, places
+
+
+def _refuse_damaged(queries: np.ndarray, block: np.ndarray, start: int) -> None:
+    """Raises InputError naming the first vector that isn't of length one, or ValueError if it is a query."""
+    for what, vectors in (("queries", queries), ("vectors", block)):
+        with np.errstate(all="ignore"):
+            lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        wrong = np.flatnonzero(~(lengths <= LARGEST))
+        if len(wrong) and what == "queries":
+            raise ValueError(f"query {wrong[0]} is of length {lengths[wrong[0]]:.4g}, wanted 1")
+        if len(wrong):
+            raise InputError(
+                f"the vector of document number {start + wrong[0] + 1:,} is of length {lengths[wrong[0]]:.4g}, not 1: "
+                "it was damaged after it was written: index again in another folder"
+            )
 
 
 def _candidates(products: torch.Tensor, limits: np.ndarray, k: int, slack: np.float32) -> tuple[np.ndarray, np.ndarray]:

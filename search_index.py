@@ -124,8 +124,10 @@ class SearchIndex:
         start = int(self.ends[place - 1]) if place else 0
         try:
             row = json.loads(self.texts[start : int(self.ends[place])])
+            if not (isinstance(row["id"], str) and isinstance(row["text"], str)):
+                raise TypeError("texts are wanted")
             return Document(row["id"], row["text"], place + 1)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(
                 f"{self.folder / TEXTS}, line {place + 1}: not what was written there; index again in another folder"
             ) from error
@@ -160,9 +162,11 @@ def read_header(folder: Path) -> Header | None:
     kinds = {"format": int, "encoder": dict, "fingerprint": str, "dimension": int, "dtype": str, "documents": int}
     kinds["complete"] = bool
     good = isinstance(found, dict) and found.keys() == kinds.keys()
-    good = good and all(isinstance(found[name], kind) for name, kind in kinds.items()) and found["dtype"] in TYPES
-    good = good and isinstance(found["encoder"].get("model"), str)
-    if not good or found["format"] != FORMAT or found["dimension"] < 1 or found["documents"] < 0:
+    good = good and all(type(found[name]) is kind for name, kind in kinds.items()) and found["dtype"] in TYPES
+    # What loads the encoder; an index made from Python may say its model alone.
+    known = {"model": str, "pooler": (str, type(None)), "max_length": (int, type(None))}
+    good = good and all(isinstance(found["encoder"].get(name), kind) for name, kind in known.items())
+    if not good or found["format"] != FORMAT or found["dimension"] < 1 or found["documents"] < found["complete"]:
         raise InputError(f"{path}: not an index of format {FORMAT}: index again in another folder")
     return Header(**found)
 
@@ -260,8 +264,10 @@ def _header_to_continue(folder: Path, new: Header) -> Header:
             raise InputError(f"{folder} holds {ours[0]}, but no {HEADER}: choose another folder, or move that away")
         return new
     _check_encoder(folder, found, new.encoder["model"], new.fingerprint)
-    if found.dtype != new.dtype:
-        raise InputError(f"{folder}: its vectors are {found.dtype}, not {new.dtype}: index again in another folder")
+    for what in ("dtype", "dimension"):
+        one, other = getattr(found, what), getattr(new, what)
+        if one != other:
+            raise InputError(f"{folder}: its vectors' {what} is {one}, not {other}: index again in another folder")
     return found
 
 

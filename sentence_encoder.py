@@ -19,7 +19,7 @@ from torch import nn
 import weights
 from batches import EVALUATION_TOKENS, prepared
 from bert import BertConfig, BertModel
-from errors import InputError
+from errors import InputError, quoted
 from files import read_json, short, write_json
 from packed import Layout
 from poolers import make_pooler, resolve_options
@@ -124,7 +124,8 @@ class SentenceEncoder:
         Equal texts are encoded once. A text of spaces only is [CLS] [SEP] and has a vector like any other; one of more
         than max_length tokens is cut. No texts give (0, dimension). progress is called after each batch with the number
         of texts done since its last call, as tqdm.update wants it.
-        Raises TypeError for a single string, ValueError for a batch_size below 1.
+        Raises TypeError for a single string, ValueError for a batch_size below 1, and InputError for a vector that has
+        NaN or infinity in it.
         """
         if isinstance(texts, str):
             raise TypeError("encode: one string, wanted a list of texts: write [text]")
@@ -140,6 +141,12 @@ class SentenceEncoder:
                 vectors[rows] = found.float().cpu().numpy()
                 if progress is not None:
                     progress(int(often[rows].sum()))
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
+            raise InputError(
+                f"{self.name}: the vector of {quoted(distinct[broken[0]])} is not finite: its weights are damaged, or "
+                "its training diverged: choose another model"
+            )
         if normalize:
             # A vector of zeros has no direction and stays as it is.
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -263,9 +270,10 @@ class SentenceEncoder:
     ) -> SentenceEncoder:
         source = weights.find(best_of(name_or_folder))
         config, state = read_json(source.path / "config.json"), weights.read_state(source.path)
-        bert = BertModel(BertConfig.from_dict({**config, **overrides}, str(source.path / "config.json")))
-        bert.load_checkpoint(state, str(source.path))
+        described = BertConfig.from_dict({**config, **overrides}, str(source.path / "config.json"))
+        bert = BertModel.from_state(described, state, str(source.path))
         tokenizer = BertTokenizer.from_folder(source.path)
+        tokenizer.check_fits(described.vocab_size, source.path)
         saved = _saved_settings(source.path / "config.json", config, tokenizer.model_max_length)
         wanted = pooler or saved.get("pooler") or pooler_in_layout(source.path) or DEFAULT_POOLER
         same = saved and wanted == saved["pooler"]
@@ -336,4 +344,5 @@ def _load(pooler: nn.Module, state: dict[str, torch.Tensor], source: str) -> Non
                 f"{source}: {PREFIX}{name} is missing, foreign or of another shape: config.json and weights belong to "
                 "different runs"
             )
+        weights.refuse_whole_numbers(PREFIX + name, state[name], source)
     pooler.load_state_dict(state)

@@ -59,9 +59,9 @@ def pooler_in_layout(folder: Path) -> str | None:
         named = [
             key.removeprefix("pooling_mode_") for key, on in modes.items() if on and key.startswith("pooling_mode_")
         ]
-    named = [named] if isinstance(named, str) else list(named)
+    named = named if isinstance(named, list) else [named]
     known = {**{key: mode for mode, key in KEYS.items()}, **{mode: mode for mode in KEYS}}
-    names = tuple(known.get(one, one) for one in named)
+    names = tuple(known.get(one, one) if isinstance(one, str) else "" for one in named)
     for pooler in ("first", "mean", "max"):
         if MODES[pooler] == names and not (folder / "2_Dense").is_dir():
             return pooler

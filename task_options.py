@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from errors import InputError, whole_number
+from heads import MOST_LAYERS
 from tasks import Task
 
 Value = TypeVar("Value")
-
-MOST_LAYERS = 99
 
 
 def parse_attention(text: str | None, tasks: tuple[Task, ...]) -> dict[str, int]:

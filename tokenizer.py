@@ -16,13 +16,17 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from errors import InputError, quoted
-from files import atomic_write, cannot, read_json, write_json
+from files import atomic_write, write_json
+from tokenizer_files import (
+    DEFAULT_MAX_LENGTH,
+    SPECIAL_TOKENS,
+    check_special_tokens,
+    parts_of,
+    read_folder,
+    read_vocabulary,
+)
 from weights import locate
 
-SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-SHORTEST = 4  # [CLS], [SEP] twice, and one piece to tell a pair by
-NO_LIMIT = 10**9  # more than any text: transformers writes int(1e30) for a model whose limit it doesn't know
-DEFAULT_MAX_LENGTH = 512  # the positions of every checkpoint that the BERT paper released
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -73,16 +77,13 @@ class BertTokenizer:
         the vocabulary's. Raises InputError for a vocabulary without BERT's special tokens, or a tokenizer that isn't
         BERT's WordPiece.
         """
-        source = "the vocabulary"
         if isinstance(vocab, Tokenizer):
-            vocab, own = _parts(json.loads(vocab.to_str()), "the tokenizer given")
+            vocab, own = parts_of(json.loads(vocab.to_str()), "the tokenizer given")
             lowercase, strip_accents, chinese_chars = own["lowercase"], own["strip_accents"], own["chinese_chars"]
             max_word_chars, added_tokens = own["max_word_chars"], own["added_tokens"]
         elif not isinstance(vocab, dict):
-            source, vocab = vocab, _read_vocabulary(vocab)
-        missing = [token for name, token in SPECIAL_TOKENS.items() if token not in vocab and name != "mask"]
-        if missing:
-            raise InputError(f"{source}: lacks {', '.join(missing)}; give a BERT vocabulary, one piece a line")
+            vocab = read_vocabulary(vocab)
+        check_special_tokens(vocab, "the vocabulary")
         self._vocab = dict(vocab)
         self._settings = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_chars": chinese_chars}
         self._tokenizer = _build(self._vocab, self._settings, max_word_chars, added_tokens)
@@ -106,33 +107,17 @@ class BertTokenizer:
 
         Texts are cut at config.json's max_position_embeddings, or earlier if tokenizer_config.json says so.
         """
-        folder = Path(folder)
-        settings = _read_settings(folder / "tokenizer_config.json")
-        config = folder / "config.json"
-        lengths = [
-            _length(_read_settings(config), "max_position_embeddings", config),
-            _length(settings, "model_max_length", folder / "tokenizer_config.json"),
-        ]
-        model_max_length = min([n for n in lengths if n is not None], default=DEFAULT_MAX_LENGTH)
-        if model_max_length >= NO_LIMIT:
-            model_max_length = DEFAULT_MAX_LENGTH
-        if (folder / "tokenizer.json").is_file():
-            path = folder / "tokenizer.json"
-            vocab, own = _parts(read_json(path), path)
-            # Where the two files disagree about case, transformers follows tokenizer_config.json.
-            own["lowercase"] = settings.get("do_lower_case", own["lowercase"])
-            return cls(vocab, **own, model_max_length=model_max_length)
-        if (folder / "vocab.txt").is_file():
-            return cls(
-                folder / "vocab.txt",
-                lowercase=settings.get("do_lower_case", True),
-                strip_accents=settings.get("strip_accents"),
-                chinese_chars=settings.get("tokenize_chinese_chars", True),
-                model_max_length=model_max_length,
+        vocab, own = read_folder(Path(folder))
+        return cls(vocab, **own)
+
+    def check_fits(self, vocab_size: int, source: str | os.PathLike) -> None:
+        """Raises InputError if there is a token that a model of so many has no vector for."""
+        token, largest = max(self.vocab.items(), key=lambda item: item[1])
+        if largest >= vocab_size:
+            raise InputError(
+                f"{source}: its tokenizer gives {quoted(token)} the id {largest}, and its model knows {vocab_size}: "
+                "copy both again from where they came"
             )
-        raise InputError(
-            f"{folder}: neither tokenizer.json nor vocab.txt is here; copy one from where the weights came from"
-        )
 
     def __call__(
         self,
@@ -327,78 +312,3 @@ def _build(vocab, settings, max_word_chars, added_tokens):
     tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS.values() if token in vocab])
     tokenizer.add_tokens(list(added_tokens))
     return tokenizer
-
-
-def _parts(described, source):
-    """The vocabulary in a tokenizer.json, and what else of it changes ids, as arguments of BertTokenizer.
-
-    Its truncation and padding are left out: they are what whoever saved it last used (the embedded one: 128 and 128).
-    """
-    try:
-        model, normalizer = described["model"], described["normalizer"]
-        # Older files don't name the model's type; then only a WordPiece has this prefix.
-        kinds = (model.get("type", "WordPiece"), normalizer["type"], described["pre_tokenizer"]["type"])
-        wanted = ("WordPiece", "BertNormalizer", "BertPreTokenizer")
-        if kinds != wanted or model["continuing_subword_prefix"] != "##" or not normalizer["clean_text"]:
-            raise InputError(
-                f"{source}: {', '.join(kinds)} is not BERT's {', '.join(wanted)}; choose a BERT model's folder"
-            )
-        added = sorted(described["added_tokens"], key=lambda token: token["id"])
-        # A token has the id of its piece, or else the next free one: a file that says otherwise can't be followed.
-        free = len(model["vocab"])
-        for token in added:
-            expected = model["vocab"].get(token["content"], free)
-            free += expected == free
-            if token["id"] != expected:
-                name = quoted(token["content"])
-                raise InputError(f"{source}: {name} has the id {token['id']}, not {expected}; fetch the file again")
-        fields = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-        return model["vocab"], {
-            "lowercase": normalizer["lowercase"],
-            "strip_accents": normalizer["strip_accents"],
-            "chinese_chars": normalizer["handle_chinese_chars"],
-            "max_word_chars": model["max_input_chars_per_word"],
-            "added_tokens": [AddedToken(**{f: token[f] for f in fields}) for token in added],
-        }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{source}: not a tokenizer.json of BERT's kind ({error!r}); fetch the file again") from error
-
-
-def _read_vocabulary(path):
-    """token -> id, which is the line number from 0. Only \\n ends a line: a piece may be any other character."""
-    remedy = "give a BERT vocabulary, one piece a line"
-    try:
-        lines = Path(path).read_bytes().decode("utf-8").rstrip("\r\n").split("\n")
-    except OSError as error:
-        raise cannot("read", path, error) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; {remedy}") from error
-    vocab = {}
-    for i, line in enumerate(lines):
-        piece = line.rstrip("\r")
-        if vocab.setdefault(piece, i) != i:
-            raise InputError(f"{path}, line {i + 1}: {quoted(piece)} is on line {vocab[piece] + 1} already; {remedy}")
-    return vocab
-
-
-def _read_settings(path):
-    """The JSON object in `path`, empty if there is no such file."""
-    settings = read_json(path) if path.is_file() else {}
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: holds {type(settings).__name__}, not a JSON object; fetch the file again")
-    return settings
-
-
-def _length(settings, key, path):
-    """A number of tokens among the settings, or None. Raises InputError for what can't be one.
-
-    A float that is whole counts, since 1e30 is how some write that there is no limit.
-    """
-    value = settings.get(key)
-    if value is None:
-        return None
-    whole = isinstance(value, int) and not isinstance(value, bool) or isinstance(value, float) and value.is_integer()
-    if not whole or value < SHORTEST:
-        wanted = f"wanted a whole number of tokens, {SHORTEST} or more"
-        raise InputError(f"{path}: {key} is {quoted(value)}, {wanted}; correct it, or fetch the file again")
-    return int(value)

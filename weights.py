@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import InputError
+from errors import InputError, quoted
 from files import atomic_write, cannot, read_json, sha256
 
 if TYPE_CHECKING:  # torch takes seconds to import, and finding and verifying weights doesn't need it
@@ -147,7 +147,14 @@ def locate(name_or_dir: str | os.PathLike | None = None) -> Path:
 
 def _known(name_or_dir: str | os.PathLike | None) -> tuple[Known | None, str]:
     """The known weights asked for (None: a folder is meant) and the reason, as a clause of one sentence."""
-    if name_or_dir is None:
+    if name_or_dir is not None:
+        try:
+            os.stat(name_or_dir)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            pass
+        except (OSError, ValueError) as error:  # a NUL, half a surrogate pair, too long: from a file, not a keyboard
+            raise InputError(_no_folder(quoted(name_or_dir))) from error
+    else:
         # bert-base-uncased stands there only if someone fetched or placed it, which says that they want it.
         if (BERT_BASE.folder / SAFETENSORS).is_file():
             return BERT_BASE, "the default because it is set up"
@@ -198,8 +205,9 @@ def _find_folder(folder: Path) -> Weights:
     return Weights(os.fspath(folder), folder, origin, digest, verified=bool(same))
 
 
-def _no_folder(folder: Path) -> str:
-    hub = f"; of the hub? `python fetch.py {folder.as_posix()}` fetches it" if is_hub_name(folder) else ""
+def _no_folder(folder: str | Path) -> str:
+    known = isinstance(folder, Path) and is_hub_name(folder)
+    hub = f"; of the hub? `python fetch.py {folder.as_posix()}` fetches it" if known else ""
     return f"no weights at {folder}: neither a folder nor one of the known names {', '.join(KNOWN)}{hub}"
 
 
@@ -427,6 +435,12 @@ def _read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     ):
         raise InputError(f"{path}: a dictionary of tensors is wanted: save the model's state_dict() alone")
     return dict(state)
+
+
+def refuse_whole_numbers(name: str, tensor: "torch.Tensor", source: str) -> None:
+    """Raises InputError for a weight that is of integers, booleans or complex numbers, which a copy would convert."""
+    if not tensor.is_floating_point():
+        raise InputError(f"{source}: {name} holds {tensor.dtype}, wanted floating-point numbers: {AGAIN}")
 
 
 def write_state(folder: str | os.PathLike, state: "dict[str, torch.Tensor]") -> None:

@@ -16,6 +16,7 @@ import bert
 import weights
 from bert import ACTIVATIONS, BertConfig, BertLayer, BertModel, BertSelfAttention, additive_mask
 from errors import InputError
+from files import read_json, write_json
 from packed import SWITCHES, Layout
 from tokenizer import BertTokenizer
 
@@ -420,8 +421,40 @@ def test_missing_weights_are_listed(model, folder):
     rewrite(folder, state)
     with pytest.raises(InputError, match=r"saved: no weights for encoder\.layer\.1\.attention\.self\.key\.bias: not a"):
         BertModel.from_pretrained(folder)
+    rewrite(folder, {name: tensor for name, tensor in state.items() if not name.startswith("encoder.layer.0.a")})
+    with pytest.raises(InputError, match=r"encoder\.layer\.0\.attention\.self\.query\.weight, .* and 6 more: not a"):
+        BertModel.from_pretrained(folder)
     rewrite(folder, {name: tensor for name, tensor in state.items() if not name.startswith("embeddings.")})
-    with pytest.raises(InputError, match=r"embeddings\.word_embeddings\.weight, .*LayerNorm\.bias and 1 more: not a"):
+    with pytest.raises(InputError, match=r"no weights for embeddings\.word_embeddings\.weight, .*type_embeddings"):
+        BertModel.from_pretrained(folder)
+
+
+def test_a_config_can_not_ask_for_memory_that_its_weights_do_not_need(model, folder):
+    """A number in config.json decides how much is allocated: it has to be the weights' own."""
+    config = read_json(folder / "config.json")
+    for name in ("vocab_size", "max_position_embeddings", "type_vocab_size", "intermediate_size"):
+        write_json(folder / "config.json", {**config, name: 1 << 24})
+        with pytest.raises(
+            InputError, match="config.json asks for .*16777216.*: weights and config belong to different"
+        ):
+            BertModel.from_pretrained(folder)
+    write_json(folder / "config.json", {**config, "num_hidden_layers": 1000})
+    with pytest.raises(InputError, match=r"no weights for encoder\.layer\.999\.intermediate"):
+        BertModel.from_pretrained(folder)
+    for name in ("hidden_size", "num_hidden_layers", "vocab_size"):
+        write_json(folder / "config.json", {**config, name: 10**30})
+        with pytest.raises(InputError, match=f"config.json: {name} is 10000.*, at most"):
+            BertModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_weights_of_other_numbers_are_refused(model, folder, dtype):
+    """A copy would convert them, and a complex number would lose half of itself."""
+    state = model.state_dict()
+    state["embeddings.LayerNorm.bias"] = state["embeddings.LayerNorm.bias"].to(dtype)
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=f"embeddings.LayerNorm.bias holds {dtype}, wanted floating-point numbers"):
         BertModel.from_pretrained(folder)
 
 

@@ -99,7 +99,7 @@ def test_half_precision_takes_half_the_space(corpus, tmp_path):
     (hits,) = index.search(encoder.encode(["heat of flow"]), top_k=1)
     assert hits[0].id == "7"
     message = refused(lambda: build(tmp_path / "index", corpus(), encoder))
-    assert message.endswith("its vectors are float16, not float32: index again in another folder")
+    assert message.endswith("its vectors' dtype is float16, not float32: index again in another folder")
 
 
 def test_documents_of_every_length(corpus, tmp_path, monkeypatch):
@@ -259,7 +259,11 @@ def test_no_index(tmp_path):
         {"documents": "5"},
         {"dtype": "int8"},
         {"dimension": 0},
+        {"dimension": True},
+        {"documents": 0},
         {"encoder": {}},
+        {"encoder": {"model": "words", "pooler": 5}},
+        {"encoder": {"model": "words", "max_length": "long"}},
         {"more": 1},
     ],
 )
@@ -284,11 +288,34 @@ def test_files_of_somebody_else_are_not_touched(corpus, tmp_path):
     assert (folder / TEXTS).read_text() == "mine\n"
 
 
-def test_texts_that_were_changed(corpus, tmp_path):
+@pytest.mark.parametrize(("old", "new"), [(b"{", b"#"), (b'"1"', b" 12"), (b'"wing', b"[[1]]"), (b"id", b"ID")])
+def test_texts_that_were_changed(corpus, tmp_path, old, new):
     index = build(tmp_path / "index", corpus(), WordEncoder())
     path = tmp_path / "index" / TEXTS
-    path.write_bytes(path.read_bytes().replace(b"{", b"#"))
+    path.write_bytes(path.read_bytes().replace(old, new))
     assert refused(lambda: index.document(0)).startswith(f"{path}, line 1: not what was written there")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 3.0])
+def test_a_vector_that_was_damaged_is_no_answer(corpus, tmp_path, value):
+    """Not compared with, it would be missing from every answer; and no cosine is three."""
+    encoder, folder = WordEncoder(), tmp_path / "index"
+    build(folder, corpus(), encoder)
+    vectors = np.fromfile(folder / VECTORS, np.float32).reshape(5, 16)
+    vectors[3, 2] = value
+    vectors.tofile(folder / VECTORS)
+    index, query = SearchIndex.open(folder), np.eye(16, dtype=np.float32)[2:3]
+    message = refused(lambda: index.search(query))
+    assert message.startswith("the vector of document number 4 is of length ") and "index again" in message
+
+
+def test_vectors_of_another_size(corpus, tmp_path):
+    folder = tmp_path / "index"
+    build(folder, corpus(), WordEncoder())
+    header = json.loads((folder / HEADER).read_text())
+    (folder / HEADER).write_text(json.dumps({**header, "dimension": 10**30}))
+    assert "of 5 are whole" in refused(lambda: SearchIndex.open(folder))
+    assert "its vectors' dimension is 1000" in refused(lambda: build(folder, corpus(), WordEncoder()))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, None])

@@ -215,10 +215,33 @@ def test_the_pooling_of_a_folder_for_sentence_transformers_is_taken(folder):
         pooling.write_text(json.dumps({"word_embedding_dimension": 24, **said}))
         assert SentenceEncoder.from_pretrained(folder).pooler_name == pooler
         assert SentenceEncoder.from_pretrained(folder, "mean").pooler_name == "mean"
+    for nonsense in (5, [{}], [], {"x": 1}, True):
+        pooling.write_text(json.dumps({"pooling_mode": nonsense}))
+        with pytest.raises(InputError, match="1_Pooling/config.json: pools by .*, which is no pooler here"):
+            SentenceEncoder.from_pretrained(folder)
     pooling.write_text(json.dumps({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True}))
     with pytest.raises(
         InputError, match="pools by lasttoken, mean_tokens, which is no pooler here: choose one of first"
     ):
+        SentenceEncoder.from_pretrained(folder)
+
+
+def test_a_vector_that_is_not_finite_is_none(folder):
+    encoder = SentenceEncoder.from_pretrained(folder)
+    with torch.no_grad():
+        encoder.bert.embeddings.word_embeddings.weight[6] = torch.nan  # of `the`
+    assert encoder.encode(["a film"]).shape == (1, 24)
+    for normalize in (True, False):
+        with pytest.raises(InputError, match="the vector of 'the film' is not finite: its weights are damaged, or"):
+            encoder.encode(["a film", "the film"], normalize=normalize)
+
+
+def test_a_token_that_the_model_has_no_vector_for(folder):
+    """Told when the folder is loaded, not when a text first holds it."""
+    (folder / "tokenizer.json").unlink()
+    with open(folder / "vocab.txt", "a", encoding="utf-8") as file:
+        file.write("sunny\n")
+    with pytest.raises(InputError, match="its tokenizer gives 'sunny' the id 29, and its model knows 29: copy both"):
         SentenceEncoder.from_pretrained(folder)
 
 

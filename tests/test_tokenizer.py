@@ -224,6 +224,17 @@ def test_no_limit_of_its_own_leaves_that_of_the_positions(tmp_path, tiny, value)
     assert BertTokenizer.from_folder(tmp_path).model_max_length == 64
 
 
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
+def test_a_setting_that_is_neither_true_nor_false(tmp_path, tiny, key, file):
+    tiny.save_pretrained(tmp_path)
+    (tmp_path / {"tokenizer.json": "vocab.txt", "vocab.txt": "tokenizer.json"}[file]).unlink()
+    for value in ("[]", '"false"', "0"):
+        (tmp_path / "tokenizer_config.json").write_text(f'{{"{key}": {value}}}')
+        with pytest.raises(InputError, match=f"tokenizer_config.json: {key} is .*, wanted true or false"):
+            BertTokenizer.from_folder(tmp_path)
+
+
 def test_files_that_are_no_vocabulary_are_named(tmp_path, tiny):
     with pytest.raises(InputError, match="neither tokenizer.json nor vocab.txt"):
         BertTokenizer.from_folder(tmp_path / "nowhere")
@@ -256,6 +267,16 @@ def test_a_line_of_the_vocabulary_ends_with_a_newline_only(tmp_path):
         (lambda d: d["model"].pop("vocab"), "not a tokenizer.json of BERT's kind"),
         (lambda d: d["model"]["vocab"].pop("[SEP]"), "has the id 3, not 13"),
         (lambda d: d["added_tokens"][4].update(id=9), "'.MASK.' has the id 9, not 4"),
+        (lambda d: d["model"].update(vocab=["a"]), "its vocabulary is "),
+        (lambda d: d["model"]["vocab"].update(a=-1), "the id of 'a' is -1, wanted a whole number"),
+        (lambda d: d["model"]["vocab"].update(a=10**30), "the id of 'a' is 1000"),
+        (lambda d: d["model"]["vocab"].update(a=True), "the id of 'a' is True"),
+        (lambda d: d["model"]["vocab"].update(a=3), "both have the id 3"),
+        (lambda d: d["model"].update(max_input_chars_per_word=0), "max_input_chars_per_word is 0, wanted 1 to"),
+        (lambda d: d["model"].update(max_input_chars_per_word=10**30), "max_input_chars_per_word is 1000"),
+        (lambda d: d["normalizer"].update(lowercase=[]), r"lowercase is \[\], wanted true or false"),
+        (lambda d: d["normalizer"].update(lowercase=None), "not a tokenizer.json of BERT's kind"),
+        (lambda d: d["normalizer"].update(strip_accents="yes"), "strip_accents is 'yes', wanted true or false"),
     ],
 )
 def test_a_tokenizer_json_of_another_kind_is_refused(tmp_path, tiny, change, message):

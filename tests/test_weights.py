@@ -209,6 +209,13 @@ def test_a_name_that_is_nothing(tmp_path):
         assert "typo: neither a folder nor one of the known names all-MiniLM-L6-v2, bert-base-uncased" in message
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5000])
+def test_a_name_that_no_file_can_have(name):
+    """From a file: an index says whose its vectors are."""
+    for call in (weights.find, weights.locate):
+        assert refusal(call, name).startswith("no weights at ")
+
+
 def test_locate_asks_for_no_tensors(tmp_path):
     folder = write_folder(tmp_path / "words", {"vocab.txt": b"[PAD]\n"})
     assert weights.locate(folder) == folder
