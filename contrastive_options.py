@@ -12,6 +12,7 @@ from pathlib import Path
 from contrastive_data import SENTENCE_COLUMNS
 from contrastive_loss import TEMPERATURE, Objective
 from errors import InputError
+from finite import WAYS
 from options import LARGEST_DECAY, LARGEST_LR, LARGEST_SEED, MOST_EPOCHS, SCORES, path_given, text_given
 from poolers import POOLERS, describe_options, parse_options, resolve_options
 from precision import PRECISIONS
@@ -33,7 +34,7 @@ RECOMMENDED = {
 OF_A_CONTRAST = ("pooler", "pooler_options", "training_dense", "temperature", "hard_negative_weight", "mlm_weight")
 YES_NO = ("yes", "no")
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "save_every", "micro_batch", "tensorboard", "quiet")
+MAY_CHANGE = ("device", "save_every", "micro_batch", "non_finite", "tensorboard", "quiet")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -160,6 +161,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0")
     how.add_argument(
         "--clip", type=float, metavar="NORM", default=1.0, help="largest gradient norm (default 1; 0 none)"
+    )
+    how.add_argument(
+        "--non_finite",
+        choices=WAYS,
+        default="stop",
+        help="at a loss or gradient that is NaN or infinite: stop (default), or skip that batch",
     )
     how.add_argument(
         "--evaluate_every",

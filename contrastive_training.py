@@ -287,6 +287,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
         decay=args.lr_decay,
         warmup=args.warmup,
         clip=args.clip,
+        non_finite=args.non_finite,
         seed=args.seed,
         save_every=args.save_every,
         micro_batch=args.micro_batch,

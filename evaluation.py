@@ -30,6 +30,7 @@ from datasets import (
 from distributed import ALONE, Processes
 from errors import InputError, quoted
 from files import atomic_write, cannot
+from finite import REMEDY, named
 from gradients import out_of_memory
 from losses import LOSSES
 from model import MultitaskBERT
@@ -186,12 +187,25 @@ def predict(
         answers[torch.from_numpy(rows)] = _outputs(model, data, rows, parts)
     model.train(was_training)
     outputs = processes.add(answers).cpu().numpy()
+    _refuse_broken_outputs(task, data.ids, outputs)
     values, loss, scores = decide(task, outputs), None, {}
     if data.labels is not None:
         labels = data.labels.numpy()
-        loss = float(LOSSES[task.loss](torch.from_numpy(outputs), data.labels))
+        found = float(LOSSES[task.loss](torch.from_numpy(outputs), data.labels))
+        loss = found if math.isfinite(found) else None  # finite outputs may be too far apart for their loss
         scores = {name: METRICS[name](labels, values) for name in task.metrics}
     return Predictions(task, list(data.ids), outputs, values, loss, scores)
+
+
+def _refuse_broken_outputs(task: Task, ids: list[str], outputs: np.ndarray) -> None:
+    """Raises InputError for NaN and infinity, of which any class, and any correlation, could be made."""
+    broken = np.flatnonzero(~np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1))
+    if len(broken):
+        raise InputError(
+            f"{task.title}: of {len(broken)} of {len(ids)} rows the model's answer is not finite "
+            f"({named([ids[row] for row in broken])}): training diverged, or its weights are damaged: {REMEDY}, or "
+            "--precision fp32"
+        )
 
 
 def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list[Batch]) -> torch.Tensor:

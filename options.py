@@ -15,6 +15,7 @@ import torch
 
 from errors import InputError
 from files import cannot, check_writable, short
+from finite import WAYS
 from frozen import CACHE_GB
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
@@ -43,7 +44,8 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 
 
 # A resumed run keeps its options, except those that say where and how often.
-MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "resume", "tensorboard", "quiet")
+MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
+MAY_CHANGE += ("resume", "tensorboard", "quiet")
 # What config.json has as it was resolved: no default could say afterwards which it was.
 RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
@@ -56,8 +58,8 @@ MOST_GB = 10**6
 
 def text_given(text: str) -> str:
     """What names a file or folder. Raises argparse's error for nothing, and for bytes that no text stands for."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty: give a folder or file")
+    if not text or "\0" in text:  # a NUL can't be typed, but may stand in a run's config.json
+        raise argparse.ArgumentTypeError("is empty, or has a NUL in it: give a folder or file")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -138,7 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--pair_encoding",
         choices=PAIR_ENCODINGS,
         metavar="HOW",
-        help="a pair as two sentences, separate; one sequence, joint; or both (default: the task's own)",
+        help="a pair as two sentences, separate; one sequence, joint; both (default: the task's own)",
     )
     heads.add_argument(
         "--pooler",
@@ -175,7 +177,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="D",
         default=1.0,
-        help="each encoder layer learns with D times the rate of the one above it (default 1: all the same)",
+        help="each encoder layer learns with D times the rate of the one above (default 1: the same)",
     )
     how.add_argument(
         "--lr_decay", choices=LEARNING_RATES, default="constant", help="of the rate; default constant, the course's"
@@ -200,6 +202,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NORM",
         default=0.0,
         help="largest gradient norm (default 0: no clipping, as in the course)",
+    )
+    how.add_argument(
+        "--non_finite",
+        choices=WAYS,
+        metavar="WAY",
+        default="stop",
+        help="at a loss or gradient that is NaN or infinite: stop (default), or skip that batch",
     )
     how.add_argument(
         "--schedule",

@@ -6,7 +6,6 @@ given a schedule that says which batch comes next, a function that returns a los
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -19,8 +18,10 @@ import torch
 from tqdm import tqdm
 
 from batches import Batch, TaskData, prepared
+from checkpoints import check_checkpoint
 from distributed import ALONE, Processes
 from errors import InputError
+from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
 from gradients import Gradients, out_of_memory, random_state, set_random_state
 from layer_rates import parameter_groups
 from optimizer import AdamW, clip_grad_norm
@@ -47,6 +48,7 @@ class TrainingOptions:
     micro_batch: most rows that go through the model at once, 0 for the whole batch; the gradient is the same.
     evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
     after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
+    non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch.
     """
 
     epochs: int = 10
@@ -63,6 +65,7 @@ class TrainingOptions:
     layer_decay: float = 1.0
     head_lr: float | None = None
     quiet: bool = False
+    non_finite: str = "stop"
 
 
 class Stopped(Exception):
@@ -75,7 +78,8 @@ class Progress:
 
     best_epoch: in which the best was found, 1 for the first, 0 for none yet. without_better: evaluations since then.
     micro_batch: rows that go through the model at once, 0 for all; smaller than asked for where memory ran out.
-    losses: task -> sum of the losses since the last evaluation, and how many they are.
+    losses: task -> sum of the losses since the last evaluation, and how many they are. skipped: batches left out since
+    their loss or gradient was not finite; in_a_row: the last of them.
     """
 
     epoch: int = 0
@@ -88,6 +92,8 @@ class Progress:
     micro_batch: int = 0
     losses: dict[str, list[float]] = field(default_factory=dict)
     without_better: int = 0
+    skipped: int = 0
+    in_a_row: int = 0
 
 
 class Trainer:
@@ -124,15 +130,17 @@ class Trainer:
         self.progress = Progress(micro_batch=options.micro_batch)
         self.interrupted = False
         self.saved_at = time.monotonic()
+        # (loss, gradient's norm), task, where it was, the steps made then
         self.unread: list[tuple[torch.Tensor, str, str, int]] = []
+        self.looks_late = model.device.type != "cpu" and options.non_finite == "stop"
         self.running: dict[str, float] = {}
         self.make_scalars, self.scalars = scalars, None
 
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
 
-        Raises Stopped after Ctrl-C, SIGTERM or SIGHUP (a checkpoint was written), InputError for a loss or a weight
-        that is not finite (nothing was written).
+        Raises Stopped after Ctrl-C, SIGTERM or SIGHUP (a checkpoint was written), InputError for a loss, gradient
+        or weight that is not finite (nothing was written).
         """
         self._resume(say)
         progress = self.progress
@@ -143,14 +151,14 @@ class Trainer:
                 held.callback(self.scalars.close)
             if not progress.history:
                 self._evaluate(say)
-                self._save()
+                self._save(say)
             while progress.epoch < self.options.epochs and not self._out_of_patience():
                 self._train_epoch(say)
                 if self._out_of_patience():  # in the middle of the epoch
                     break
                 progress.epoch, progress.step = progress.epoch + 1, 0
                 self._evaluate(say)
-                self._save()
+                self._save(say)
                 if self._asked(self.interrupted)[0]:
                     raise Stopped
         if self._out_of_patience():
@@ -180,13 +188,10 @@ class Trainer:
                 done = progress.epoch * len(steps) + progress.step
                 set_learning_rate(self.optimizer, rate(done, self.total_steps, options.warmup))
                 loss = self._gradient(task, rows, parts, say)
-                self._step()
-                ids = json.dumps([self.data[task].ids[row] for row in rows[:8]])
+                self._step(loss, task, rows, say)
                 progress.step += 1
-                place = f"epoch {progress.epoch + 1}, step {progress.step}, task {task}, rows {ids}"
-                self.unread.append((loss, task, place, self.steps_made))
-                if loss.device.type == "cpu" or progress.step % READ_EVERY == 0 or progress.step == len(steps):
-                    self._read_losses()
+                if progress.step % READ_EVERY == 0 or progress.step == len(steps):
+                    self._read_losses(say)
                 step_tokens = int(self.data[task].lengths[rows].sum())
                 progress.tokens, tokens, now = progress.tokens + step_tokens, tokens + step_tokens, time.monotonic()
                 progress.seconds, mark = progress.seconds + now - mark, now
@@ -199,7 +204,7 @@ class Trainer:
                     said = now
                 due = options.evaluate_every and progress.step % options.evaluate_every == 0
                 if due and progress.step < len(steps):  # at the end of the epoch there is one anyway
-                    self._read_losses()
+                    self._read_losses(say)
                     with tqdm.external_write_mode():
                         self._evaluate(say)
                     self.model.train()
@@ -208,7 +213,7 @@ class Trainer:
                 given_up = self._out_of_patience()
                 stop, save = self._asked(self.interrupted, now - self.saved_at > 60 * options.save_every)
                 if stop or save or given_up:
-                    self._save()
+                    self._save(say)
                     mark = time.monotonic()
                 if stop:
                     raise Stopped
@@ -256,26 +261,59 @@ class Trainer:
             f"memory     not enough for {rows} rows at once: from here on {self.progress.micro_batch}, the same batches"
         )
 
-    def _step(self) -> None:
-        """Clip and step. With fp16 a gradient that overflowed makes no step, and a smaller scale."""
+    def _step(self, loss: torch.Tensor, task: str, rows: np.ndarray, say: Callable[[str], None]) -> None:
+        """Clip and step; no step for a batch that is left out.
+
+        Loss and gradient are looked at before the step, except on a GPU that would have to be waited for, where it is
+        enough that no file gets what they did. With fp16 a gradient that overflowed makes no step, and a smaller scale:
+        that is the scaler's work, and no fault of the batch.
+        """
+        half, norm = self.scaler.is_enabled(), torch.zeros_like(loss)
         if self.options.clip:
             self.scaler.unscale_(self.optimizer)
-            clip_grad_norm(self.learning.values(), self.options.clip)
-        self.scaler.step(self.optimizer)
+            found = clip_grad_norm(self.learning.values(), self.options.clip)
+            norm = norm if half else found
+        elif not half:
+            norm = gradient_norm(self.learning.values())
+        ids = named([self.data[task].ids[row] for row in rows])
+        place = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}, task {task}, rows {ids}"
+        both = torch.stack([loss.float(), norm.float().to(loss.device)])
+        self.unread.append((both, task, place, self.steps_made + 1))
+        if self.looks_late or self._read_losses(say) or half:
+            self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _read_losses(self) -> None:
-        """Take note of the losses not read yet: on a GPU this waits for it. Raises InputError for one not finite."""
-        values = torch.stack([loss for loss, *_ in self.unread]).tolist() if self.unread else []
+    def _read_losses(self, say: Callable[[str], None]) -> bool:
+        """Take note of the losses not read yet, on a GPU this waits for it; whether the last one could be used.
+
+        Raises InputError for one that is not finite, or has a gradient that isn't, unless such batches are left out.
+        """
+        values = torch.stack([found for found, *_ in self.unread]).tolist() if self.unread else []
         unread, self.unread = self.unread, []
-        for value, (_, task, place, step) in zip(values, unread, strict=True):
-            if not math.isfinite(value):
-                raise InputError(f"the loss is {value} at {place}: try a lower --lr or --clip 1.0; {self._kept()}")
-            total, count = self.progress.losses.get(task, (0.0, 0))
-            self.progress.losses[task] = [total + value, count + 1]
-            self.running[task] = 0.95 * self.running.get(task, value) + 0.05 * value
+        wrong, progress = None, self.progress
+        for (loss, norm), (_, task, place, step) in zip(values, unread, strict=True):
+            wrong = wrong_with(loss, norm)
+            if wrong:
+                self._leave_out(f"{wrong} at {place}", say)
+                continue
+            progress.in_a_row = 0
+            total, count = progress.losses.get(task, (0.0, 0))
+            progress.losses[task] = [total + loss, count + 1]
+            self.running[task] = 0.95 * self.running.get(task, loss) + 0.05 * loss
             if self.scalars is not None:
-                self.scalars.loss(step, task, value, max(group["lr"] for group in self.optimizer.param_groups))
+                self.scalars.loss(step, task, loss, max(group["lr"] for group in self.optimizer.param_groups))
+        return wrong is None
+
+    def _leave_out(self, what: str, say: Callable[[str], None]) -> None:
+        """Count a batch that no step is made for. Raises InputError if that was not asked for, or is all there is."""
+        if self.options.non_finite == "stop":
+            raise InputError(f"{what}: {REMEDY}; --non_finite skip leaves such batches out; {self._kept()}")
+        self.progress.skipped += 1
+        self.progress.in_a_row += 1
+        if self.progress.in_a_row >= MOST_IN_A_ROW:
+            raise InputError(f"{what}, the {MOST_IN_A_ROW}th batch in a row: {REMEDY}; {self._kept()}")
+        with tqdm.external_write_mode():
+            say(f"skipped    {what}")
 
     def _asked(self, *flags: bool) -> list[bool]:
         """Flags that are up in any process."""
@@ -304,6 +342,7 @@ class Trainer:
                 "train_seconds": seconds,
                 "train_tokens": progress.tokens,
                 "train_loss": {task: total / count for task, (total, count) in progress.losses.items()},
+                **({"skipped": progress.skipped} if progress.skipped else {}),
                 **row,
             }
         )
@@ -319,8 +358,8 @@ class Trainer:
 
     # Checkpoints: one file with the learning weights, the optimizer's state, the random states and where we are.
 
-    def _save(self) -> None:
-        self._read_losses()
+    def _save(self, say: Callable[[str], None]) -> None:
+        self._read_losses(say)
         self._refuse_broken_weights()
         tensors = {f"model.{name}": p for name, p in self.learning.items()}
         for name, p in self.learning.items():
@@ -343,11 +382,7 @@ class Trainer:
         if found is None:
             return
         tensors, state = found
-        for name, p in self.learning.items():
-            if f"model.{name}" not in tensors or tensors[f"model.{name}"].shape != p.shape:
-                raise InputError(
-                    f"{self.run.checkpoint}: {name} is missing or has another shape: it belongs to another run"
-                )
+        check_checkpoint(tensors, state, self.learning, Progress, self.run.checkpoint)
         scale = state.pop("loss_scale")
         if scale:  # a run that began in another precision has none: it begins here
             self.scaler.load_state_dict(scale)
@@ -381,7 +416,7 @@ class Trainer:
         for name, p in self.learning.items():
             if not torch.isfinite(p).all():
                 place = f"{self.progress.epoch} epochs and {self.progress.step} steps"
-                raise InputError(f"{name} is not finite after {place}: try a lower --lr or --clip 1.0; {self._kept()}")
+                raise InputError(f"{name} is not finite after {place}: {REMEDY}; {self._kept()}")
 
     def _kept(self) -> str:
         if self.progress.best_epoch:

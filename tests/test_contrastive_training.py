@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import torch
 import contrastive
 import weights
 from bert import BertModel
+from contrastive_model import ContrastiveGradients
 from contrastive_training import SHARED
 from run import Run
 from sentence_encoder import SentenceEncoder
@@ -104,8 +107,8 @@ def test_stopped_and_resumed_it_is_the_same_to_the_bit(files, monkeypatch, capsy
     assert train(files, *options, run="straight") == 0
     real, steps = Trainer._step, []
 
-    def step(trainer):
-        real(trainer)
+    def step(trainer, *arguments):
+        real(trainer, *arguments)
         steps.append(1)
         if len(steps) == 7:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -160,6 +163,29 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
     (files / "run" / "config.json").write_text(json.dumps(config))
     assert contrastive.main(["train", "--resume", run]) == 1
     assert "the options have no lr: restore it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--micro_batch", 2], ["--mlm_weight", 0.1]])
+def test_a_batch_whose_loss_is_not_finite_ends_the_run_or_is_left_out(files, monkeypatch, capsys, options):
+    """Its rows are named by file and line; going on with --non_finite skip ends well, and no file holds a NaN."""
+    real, calls = ContrastiveGradients.backward, []
+
+    def backward(gradients, parts, counts):
+        calls.append(len(calls))
+        return real(gradients, parts, counts) * (math.nan if len(calls) in (6, 7) else 1)
+
+    monkeypatch.setattr(ContrastiveGradients, "backward", backward)
+    assert train(files, *options, "--save_every", 0) == 1
+    said = capsys.readouterr().err
+    assert re.match(
+        r"error: the loss is nan at epoch 2, step 2, task contrast, rows \[\"[^\"]*lines.txt:\d+\"", said
+    ), said
+    assert "--non_finite skip leaves such batches out" in said and said.count("\n") == 1
+    assert contrastive.main(["train", "--resume", str(files / "run"), "--non_finite", "skip"]) == 0
+    assert capsys.readouterr().out.count("skipped    the loss is nan at epoch 2, step 2") == 1
+    assert [row.get("skipped") for row in rows(files / "run")][-1] == 1
+    state = weights.read_state(files / "run" / "best")
+    assert all(tensor.isfinite().all() for tensor in state.values())
 
 
 def test_it_stops_early_when_nothing_gets_better(files, monkeypatch, capsys):

@@ -173,6 +173,21 @@ def test_predicting_leaves_the_model_as_it_was(model, tiny_tokenizer):
     np.testing.assert_array_equal(found.outputs, again.outputs)
 
 
+@pytest.mark.parametrize("task", [SST, PARA, STS], ids=lambda task: task.name)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_answer_that_is_not_finite_is_none(tiny, tiny_tokenizer, task, value):
+    """Any class could be made of it, and a prediction file would say so."""
+    model = MultitaskBERT(ModelConfig.for_tasks(), tiny())
+    real = model.outputs
+    model.outputs = lambda batch: torch.where(
+        torch.tensor([i in ("1b", "5f") for i in batch.ids]).view(-1, *[1] * (real(batch).dim() - 1)),
+        value,
+        real(batch),
+    )
+    with pytest.raises(InputError, match="of 2 of 6 rows the model's answer is not finite .*1b.*5f.*try a lower --lr"):
+        predict(model, TaskData(task, table(task), tiny_tokenizer))
+
+
 def test_scores_and_loss_of_predictions(model, tiny_tokenizer):
     data = TaskData(SST, table(SST), tiny_tokenizer)
     found = predict(model, data)

@@ -163,7 +163,7 @@ def test_a_step_that_overflows_in_fp16_is_skipped(tiny, tiny_tokenizer, tmp_path
     for p in model.parameters():
         p.grad = torch.full_like(p, torch.inf)
     trainer.scaler.scale(torch.ones(()))  # the scaler starts lazily, with the first loss
-    trainer._step()
+    trainer._step(torch.ones(()), "sst", np.arange(3), print)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
     assert trainer.scaler.get_scale() == trainer.scaler.state_dict()["backoff_factor"] * (scale or 65536.0)
 

@@ -4,6 +4,7 @@ Three tasks of an invented vocabulary, the encoder of conftest.py, dropout on.
 """
 
 import errno
+import json
 import math
 import random
 import shutil
@@ -13,6 +14,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import files
 import training
@@ -63,7 +65,8 @@ class Bench:
         choices = dict(self.choices)
         option, schedule, batch_size = choices.pop("option"), choices.pop("schedule"), choices.pop("batch_size", 4)
         dropout, precision = choices.pop("dropout", True), choices.pop("precision", FULL)
-        options = TrainingOptions(clip=1.0, decay="linear", warmup=0.2, seed=5, **choices)
+        choices = {"clip": 1.0, **choices}
+        options = TrainingOptions(decay="linear", warmup=0.2, seed=5, **choices)
         data = make_data(self.tokenizer)
         heads = (
             {"attention": {"sts": 1}} if dropout else {"attention": dict.fromkeys(data, 0), "hidden_dropout_prob": 0.0}
@@ -394,7 +397,7 @@ def test_a_checkpoint_holds_no_frozen_weight(bench):
 
 def test_another_models_checkpoint_is_refused(bench):
     bench(option="pretrain", epochs=1).train()
-    with pytest.raises(InputError, match="bert.embeddings.word_embeddings.weight is missing .* belongs to another run"):
+    with pytest.raises(InputError, match="bert.embeddings.word_embeddings.weight is missing: it belongs to another"):
         bench(epochs=1).train()
 
 
@@ -576,21 +579,106 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_writes_nothing(bench, bad)
     assert contents(maker.folder / "run") == before
 
 
-def test_a_gradient_that_is_not_finite_reaches_no_file(bench):
-    """The loss is finite and its gradient isn't: the square root of 0. It is the epoch's last step."""
+def break_gradient(trainer, batch):
+    """The loss stays as it is, and its gradient is NaN: the square root of 0."""
+    weight, real = trainer.model.heads["sst"].output.weight, batch.loss
+    batch.loss = lambda outputs, labels: real(outputs, labels) + (weight * 0).sum().sqrt()
+
+
+def break_loss(trainer, batch):
+    real = batch.loss
+    batch.loss = lambda outputs, labels: real(outputs, labels) * math.nan
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_gradient_that_is_not_finite_names_its_rows_and_reaches_no_file(bench, clip):
+    """In the epoch's last step, after which a checkpoint would be written."""
     before = {}
 
     def loss(trainer, number, batch):
         if number == 9:
-            before.update(contents(trainer.run.folder))
-            weight = trainer.model.heads["sst"].output.weight
-            real = batch.loss
-            batch.loss = lambda outputs, labels: real(outputs, labels) + (weight * 0).sum().sqrt()
+            before.update(contents(trainer.run.folder), ids=batch.ids)
+            break_gradient(trainer, batch)
+
+    maker = bench(clip=clip)
+    with pytest.raises(InputError) as caught:
+        maker.train(loss=loss, evaluate=lambda trainer, number: (float(number), {}, ""))
+    ids = before.pop("ids")
+    assert str(caught.value).startswith("the gradient's norm is nan at epoch 1, step 9, task ")
+    assert all(f'"{i}"' in str(caught.value) for i in ids) and "there is no best model yet" in str(caught.value)
+    assert contents(maker.folder / "run") == before
+
+
+@pytest.mark.parametrize("damage", [break_loss, break_gradient])
+def test_what_is_looked_at_late_reaches_no_file_either(bench, damage):
+    """As on a GPU, whose losses are read after several steps: the first bad one is named, its weights are not kept."""
+    before = {}
+
+    def loss(trainer, number, batch):
+        trainer.looks_late = True
+        if number == 12:
+            before.update(contents(trainer.run.folder), ids=batch.ids)
+            damage(trainer, batch)
 
     maker = bench()
-    with pytest.raises(InputError, match="is not finite after 1 epochs and 0 steps: try .*; there is no best model"):
-        maker.train(loss=loss, evaluate=lambda trainer, number: (float(number), {}, ""))
+    with pytest.raises(InputError, match="is nan at epoch 2, step 3, task") as caught:
+        maker.train(loss=loss)
+    assert all(f'"{i}"' in str(caught.value) for i in before.pop("ids"))
     assert contents(maker.folder / "run") == before
+
+
+@pytest.mark.parametrize("damage", [break_loss, break_gradient])
+def test_a_batch_that_is_left_out_changes_nothing(bench, damage):
+    """Neither weights nor running means; the others are learned as if it had not been there."""
+    states, ids = [], []
+
+    def loss(trainer, number, batch):
+        if number in (4, 5):
+            states.append({name: p.detach().clone() for name, p in trainer.learning.items()})
+            states.extend(v.clone() for s in trainer.optimizer.state.values() for v in (s["exp_avg"], s["exp_avg_sq"]))
+        if number == 4:
+            ids.extend(batch.ids)
+            damage(trainer, batch)
+
+    trainer, said = bench(non_finite="skip").train(loss=loss)
+    before, after = states[: len(states) // 2], states[len(states) // 2 :]
+    assert all(torch.equal(before[0][name], after[0][name]) for name in before[0])
+    assert len(before) > 10 and all(torch.equal(a, b) for a, b in zip(before[1:], after[1:], strict=True))
+    (skipped,) = [line for line in said if line.startswith("skipped")]
+    assert "at epoch 1, step 4, task" in skipped and all(f'"{i}"' in skipped for i in ids)
+    assert [row.get("skipped") for row in trainer.progress.history] == [None, 1, 1]
+    assert trainer.progress.in_a_row == 0
+    for path in trainer.run.folder.rglob("*.safetensors"):
+        assert all(tensor.isfinite().all() for tensor in load_file(path).values())
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in trainer.run.metrics.read_text().splitlines()]
+    assert all(math.isfinite(value) for row in rows for value in row["train_loss"].values())
+
+
+def test_leaving_out_goes_on_after_a_stop_as_without_one(bench):
+    def loss(trainer, number, batch):
+        if {"s3", "p5"} & {*batch.ids}:
+            break_loss(trainer, batch)
+
+    straight, _ = bench(non_finite="skip").train(loss=loss, folder="straight")
+    assert straight.progress.skipped > 0
+
+    def stop(trainer, number, batch):
+        loss(trainer, number, batch)
+        trainer.interrupted = number == 12
+
+    maker = bench(non_finite="skip")
+    with pytest.raises(Stopped):
+        maker.train(loss=stop)
+    assert_same(outcome(maker.train(loss=loss)[0]), outcome(straight))
+
+
+def test_nothing_but_batches_to_leave_out_ends_the_run(bench):
+    """Ten in a row: the fault is no batch's."""
+    maker = bench(non_finite="skip")
+    with pytest.raises(
+        InputError, match="the loss is nan at epoch 2, step 1, .*, the 10th batch in a row: try a lower"
+    ):
+        maker.train(loss=lambda trainer, number, batch: break_loss(trainer, batch))
 
 
 # --- what is said ------------------------------------------------------------------------------------------------
