@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
+from errors import InputError
+from files import cannot
+
 
 def tell(text: str) -> None:
     """print, which ends no run of hours because nobody listens any more (`| head`, a full disk): then it is silent."""
@@ -21,3 +24,17 @@ def tell(text: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
         finally:
             os.close(nowhere)
+
+
+def refuse(error: InputError | OSError) -> int:
+    """Print an error of input as one line on stderr; returns a command's exit code.
+
+    An OSError of a file that was named is one, too: a name too long, a folder that may not be entered. Any other is the
+    program's own, and raised again.
+    """
+    if isinstance(error, OSError):
+        if error.filename is None:
+            raise error
+        error = cannot("use", error.filename, error)
+    print(f"error: {error}", file=sys.stderr)
+    return 1

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from console import refuse
 from course_data import BLOBS, DATA, blob_id, choose_data
 from datasets import Example, Table
 from errors import InputError
@@ -406,9 +407,8 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(short(folder))
         tokenizer, tokens = choose_tokenizer(args.model)
         report = {"why": why, "tokens": tokens, **check_folder(folder, tokenizer)}
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     if args.json:
         print(json.dumps(report))
     else:

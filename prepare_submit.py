@@ -19,6 +19,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import numpy as np
 
 import weights
+from console import refuse
 from course_data import is_course_file
 from datasets import Table, read_examples
 from errors import InputError, quoted
@@ -328,9 +329,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     chosen = {task.name: getattr(args, task.name) for task in SUBMITTED if getattr(args, task.name)}
     try:
         prepare(root, chosen, args.data, args.force)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     return 0
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
+from console import refuse
 from errors import InputError, quoted
 from files import read_json
 from options import SCORES, build_parser
@@ -205,9 +206,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rows = [(found, name) for name in args.runs for found in rows_of(name)]
         print(table(rows) if args.table else "\n".join(json.dumps(found) for found, _ in rows))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     return 0
 
 

@@ -172,8 +172,8 @@ def _query(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         raise InputError("ask one thing, a TEXT or --queries FILE")
     if args.top_k < 1:
         raise InputError(f"--top_k {args.top_k}: wanted 1 or more")
-    if args.threshold is not None and math.isnan(args.threshold):
-        raise InputError("--threshold nan: wanted a number, a cosine from -1 to 1")
+    if args.threshold is not None and not math.isfinite(args.threshold):
+        raise InputError(f"--threshold {args.threshold}: wanted a number, a cosine from -1 to 1")
     note = partial(print, file=sys.stderr) if args.json else say
     queries = _queries(args, note)
     index = SearchIndex.open(args.index)

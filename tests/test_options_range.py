@@ -1,0 +1,192 @@
+"""Every option of every command with values that no option should take: one line names the fault, and nothing breaks.
+
+The options are the parsers' own, so that a new one is tried, too. A value that is taken all the same meets an input
+that isn't there, or a small one.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from test_multitask_classifier import tiny_folder, write_rows  # noqa: F401
+
+import contrastive
+import contrastive_options
+import contrastive_training
+import course_data
+import data_check
+import multitask_classifier
+import options
+import prepare_submit
+import reproduce
+import result_row
+import search_command
+import sts_evaluation
+
+HUGE = "9" * 5000
+NUMBERS = (
+    "-1",
+    "nan",
+    "inf",
+    "-inf",
+    "1e400",
+    "-1e400",
+    "",
+    " ",
+    "x",
+    "1.5",
+    "0x10",
+    str(10**30),
+    HUGE,
+    "\u0663",
+    "1,2",
+)
+WORDS = (
+    "",
+    " ",
+    "x",
+    "x=",
+    "=",
+    "=1",
+    "x=1,x=1",
+    ",",
+    HUGE,
+    "\udcff",
+    "../..",
+    "/dev/null",
+    "-",
+    "sst=-1",
+    "0.5",
+    "nan",
+)
+
+
+class Parsed(Exception):
+    """A parser that was caught before it could read anything."""
+
+
+def parser_of(main, *arguments):
+    """The parser that a command makes for itself."""
+    found = []
+
+    def parse(parser, *_, **__):
+        found.append(parser)
+        raise Parsed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse)
+        with pytest.raises(Parsed):
+            main(list(arguments))
+    return found[0]
+
+
+def made(add_options):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return parser
+
+
+def subparser(parser, name):
+    (actions,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return actions.choices[name]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch, tiny_folder):  # noqa: F811
+    """A folder that the commands take for the repository's: a tiny model, a few rows, a corpus and its index."""
+    root = tmp_path / "root"
+    write_rows(root / "data" / "sample")
+    shutil.copytree(tiny_folder, root / "tiny")
+    for module in (multitask_classifier, options, contrastive_training, result_row, prepare_submit):
+        monkeypatch.setattr(module, "ROOT", root)
+    monkeypatch.setattr(course_data, "DATA", root / "data")
+    monkeypatch.chdir(root)
+    (root / "corpus.txt").write_text("a film\na cat\n")
+    (root / "beir").mkdir()
+    for name in ("corpus", "queries"):
+        (root / "beir" / f"{name}.jsonl").write_text(json.dumps({"_id": "1", "text": "a film"}) + "\n")
+    (root / "beir" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n")
+    return root
+
+
+SEARCH = ("search", "index", "corpus.txt", "--index", "index", "--model", "tiny")
+QUERY = ("search", "query", "film", "--index", "index", "--model", "tiny")
+JUDGE = ("search", "evaluate", "beir", "--model", "tiny")
+EVALUATE = ("evaluate", "tiny", "--data", "data/sample")
+SHORT = ("--model", "tiny", "--data", "nowhere")  # what is taken ends there
+
+# Name -> the command, the parser whose options it has, and what else is typed.
+COMMANDS = {
+    "multitask_classifier.py": (multitask_classifier.main, options.build_parser, SHORT),
+    "contrastive.py train": (contrastive.main, lambda: made(contrastive_options.add_options), ("train", *SHORT)),
+    "contrastive.py evaluate": (contrastive.main, lambda: made(sts_evaluation.add_options), EVALUATE),
+    "search index": (contrastive.main, lambda: subparser(made(search_command.add_options), "index"), SEARCH),
+    "search query": (contrastive.main, lambda: subparser(made(search_command.add_options), "query"), QUERY),
+    "search evaluate": (contrastive.main, lambda: subparser(made(search_command.add_options), "evaluate"), JUDGE),
+    "datasets.py": (data_check.main, data_check.build_parser, ("--check", "nowhere")),
+    "reproduce.py": (
+        reproduce.main,
+        lambda: parser_of(reproduce.parse),
+        ("table1", "--print", "--model", "tiny", "--data", "data/sample", "--runs", "none"),
+    ),
+    "prepare_submit.py": (
+        lambda given: prepare_submit.main(given, Path.cwd()),
+        lambda: parser_of(prepare_submit.main),
+        (),
+    ),
+    "result_row.py": (result_row.main, lambda: parser_of(result_row.main), ("nowhere",)),
+}
+
+
+def outcome(main, arguments):
+    """(exit code, what stands on stderr), which writes half a surrogate pair as Python's own does."""
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+        said.flush()
+    return code, said.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_values_that_no_option_should_take(name, root):
+    main, parser, others = COMMANDS[name]
+    if name == "search query":
+        assert outcome(main, [*SEARCH])[0] == 0
+    tried, faults = 0, []
+    for action in parser()._actions:
+        if not action.option_strings or action.nargs == 0 or action.dest == "help":
+            continue
+        number = action.type in (int, float)
+        for value in NUMBERS if number else WORDS:
+            given, option = [*others, f"{action.option_strings[-1]}={value}"], action.option_strings[-1]
+            if action.nargs in ("+", "*"):
+                given = [*others, option, f" {value}" if value.startswith("-") else value]
+            tried += 1
+            try:
+                code, said = outcome(main, given)
+            except BaseException as error:
+                faults.append(f"{option} {value[:20]!r}: {type(error).__name__}: {str(error)[:200]}")
+                continue
+            errors = [line for line in said.splitlines() if "error: " in line]
+            if code not in (0, 1, 2) or (code and not errors) or "Traceback" in said:
+                faults.append(f"{option} {value[:20]!r}: exit code {code}, {said[-300:]!r}")
+            wrong = number and (not is_finite(value) or (action.type is int and value == "-1"))
+            if wrong and (code == 0 or option.lstrip("-").replace("-", "_") not in errors[0].replace("-", "_")):
+                faults.append(f"{option} {value[:20]!r}: taken, or the message does not name it: {said[-300:]!r}")
+    assert tried > 0 or name == "result_row.py"
+    assert not faults, "\n".join(faults)
+
+
+def is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
