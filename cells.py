@@ -188,7 +188,7 @@ class Rows:
         self.path = path
         self.rows = read_lines(path) if path.is_file() else []
         for found in self.rows:
-            need(found, ("cell", "row"), str, path)
+            _check_row(found, path)
 
     def of(self, cell: Cell) -> dict | None:
         return next((found for found in self.rows if found["cell"] == cell.identity), None)
@@ -197,6 +197,18 @@ class Rows:
         """Append a row, whole or not at all. Raises InputError where the disk refuses."""
         append_line(self.path, json.dumps(found))
         self.rows.append(found)
+
+
+def _check_row(found: dict, path: Path) -> None:
+    """Raises InputError unless a row says whose it is, as every table looks for its own."""
+    for key, kind in (("row", str), ("option", str), ("seed", int), ("tasks", list)):
+        need(found, ("cell", key), kind, path)
+    for task in found["cell"]["tasks"]:
+        need({"task": task}, ("task",), str, path)
+    need(found, ("call",), (str, type(None)), path)
+    need(found, ("train_seconds",), (int, float), path)
+    for part in ("dev", "data"):
+        need(found, (part,), dict, path)
 
 
 def state_of(cell: Cell, rows: Rows) -> str:

@@ -6,6 +6,7 @@ Follows POSIX rename(2): a name points to the old file or to the new one, never 
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -190,14 +191,27 @@ def read_json(path: str | os.PathLike) -> Any:
             f"{os.fspath(path)}: byte {error.start} is not UTF-8: write the file again, as UTF-8"
         ) from error
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"{os.fspath(path)}, line {error.lineno}, column {error.colno}"
         raise InputError(f"{where}: not JSON ({error.msg}): correct it, or write the file again") from error
-    except (RecursionError, ValueError) as error:  # ValueError: an integer of more digits than Python converts
+    except (RecursionError, ValueError) as error:  # ValueError: an integer of more digits than Python converts, too
         raise InputError(
-            f"{os.fspath(path)}: nested too deeply, or a number too long, to be ours: write the file again"
+            f"{os.fspath(path)}: nested too deeply, or a number too long or not finite, to be ours: "
+            "write the file again"
         ) from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for NaN and infinity, which JSON doesn't have, and as json.loads."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:30]} is no finite number")
+    return value
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:

@@ -28,6 +28,7 @@ from experiments import LEADERBOARD, TABLES, Column, ContrastiveTable, Row, Tabl
 from files import cannot, short
 from heads import HeadConfig, TaskHead
 from options import LARGEST_SEED, path_given, text_given
+from result_row import need
 from run import ROOT, Run
 from sharing import held
 from stopping import on_signals, stop_at_once
@@ -74,7 +75,11 @@ def markdown(lines: list[list[str]]) -> str:
 
 def value_of(found: dict, column: Column) -> float | None:
     """What a column shows of a row of the file."""
-    return found["loss"][column.task] if column.metric == "loss" else found["dev"][column.task].get(column.metric)
+    where, number = f"the row of {found['cell']}", (int, float, type(None))
+    if column.metric == "loss":
+        return need(found, ("loss", column.task), number, where)
+    scores = need(found, ("dev", column.task), dict, where)
+    return need(scores, (column.metric,), number, where) if column.metric in scores else None
 
 
 def values_of(row: Row, column: Column, rows: list[dict]) -> dict[int, float]:

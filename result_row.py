@@ -20,7 +20,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 
 from console import refuse
 from errors import InputError, quoted
-from files import read_json
+from files import parse_json, read_json
 from options import SCORES, build_parser
 from run import ROOT, Run
 from tasks import TASKS, leaderboard_score
@@ -29,6 +29,7 @@ PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_fil
 # The README's column headings; another task's is its title and metric.
 HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr."}
 UNTRAINED = "untrained"
+LARGEST = 1e300  # more is no score, no time and no number of rows
 DAMAGED = "the run's files are damaged: copy them again, or run again"
 
 
@@ -114,7 +115,7 @@ def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], pa
         if not isinstance(value, dict) or key not in value:
             raise InputError(f"{path}: no {'.'.join(keys)} in it: {DAMAGED}")
         value = value[key]
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (isinstance(value, int | float) and not -LARGEST < value < LARGEST):
         raise InputError(f"{path}: {'.'.join(keys)} is {quoted(value)}, another type than a run writes: {DAMAGED}")
     return value
 
@@ -145,7 +146,7 @@ def command(config: dict) -> str:
 def read_lines(path: Path) -> list[dict]:
     """The rows of a JSON-lines file."""
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
 

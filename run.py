@@ -25,6 +25,8 @@ from sharing import held
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
+# What reading a damaged checkpoint raises.
+DAMAGE = (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Run:
@@ -93,7 +95,7 @@ class Run:
             yield
         except OSError as error:
             raise cannot("read", self.checkpoint, error) from error
-        except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise InputError(
                 f"{self.checkpoint}: cut short or altered ({error}): delete {self.checkpoint.parent} and resume, "
                 "which starts over, or start a new run"

@@ -268,3 +268,12 @@ def test_nothing_is_written_past_atomic_write():
         if isinstance(node, ast.Call) and writes(node)
     }
     assert found == BY_THEMSELVES, "write it with files.atomic_write"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_what_json_has_no_words_for_is_refused(tmp_path, value):
+    """Python reads it all the same, and it would break what is computed with it."""
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"score": [{value}]}}')
+    with pytest.raises(InputError, match="a.json: nested too deeply, or a number too long or not finite, to be ours"):
+        read_json(path)

@@ -66,6 +66,11 @@ def test_the_position_is_read_without_the_tensors(tmp_path):
     assert run.position() is None
     run.save_checkpoint({"x": torch.ones(3)}, {"epoch": 2, "step": 5})
     assert run.position() == (2, 5) and run.load_checkpoint()[1] == {"epoch": 2, "step": 5}
+    for nonsense in ({"epoch": float("inf"), "step": 5}, {"epoch": float("nan"), "step": 5}, {"step": 5}, [], None):
+        run.save_checkpoint({"x": torch.ones(3)}, nonsense)
+        with pytest.raises(InputError, match="cut short or altered .* delete .*last and resume"):
+            run.position()
+    run.save_checkpoint({"x": torch.ones(3)}, {"epoch": 2, "step": 5})
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:20])
     with pytest.raises(InputError, match="cut short or altered .* delete .*last and resume"):
         run.position()
