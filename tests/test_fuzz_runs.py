@@ -9,10 +9,10 @@ import shutil
 
 import pytest
 import torch
+from conftest import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import altered, damaged, json_bytes, refused, write
-from test_multitask_classifier import tiny_folder, write_rows  # noqa: F401
 from test_training import Bench
 
 import contrastive
@@ -43,7 +43,7 @@ class Whole(dict):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory, tiny_folder):  # noqa: F811
+def root(tmp_path_factory, tiny_folder):
     """A repository of its own with a finished and a stopped run of both commands, and what is in their files."""
     root = tmp_path_factory.mktemp("root")
     write_rows(root / "data" / "sample")

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import write_rows
 from mutations import write
 from safetensors.torch import load_file
-from test_multitask_classifier import tiny_folder, write_rows  # noqa: F401
 
 import contrastive
 import contrastive_training
@@ -75,7 +75,7 @@ def payloads(marker):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory, tiny_folder):  # noqa: F811
+def root(tmp_path_factory, tiny_folder):
     """A repository of its own with runs, an index, similarity sets and rows: something of everything that is opened."""
     root = tmp_path_factory.mktemp("pickles")
     write_rows(root / "data" / "sample")

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_multitask_classifier import tiny_folder, write_rows  # noqa: F401
+from conftest import write_rows
 
 import contrastive
 import contrastive_options
@@ -97,7 +97,7 @@ def subparser(parser, name):
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch, tiny_folder):  # noqa: F811
+def root(tmp_path, monkeypatch, tiny_folder):
     """A folder that the commands take for the repository's: a tiny model, a few rows, a corpus and its index."""
     root = tmp_path / "root"
     write_rows(root / "data" / "sample")
