@@ -141,11 +141,11 @@ class BertTokenizer:
         # An empty second text of a single call counts as none, in a list it is a second sentence: so does transformers.
         texts = _pairs(text, text_pair) if batched else _pairs([text], [text_pair] if text_pair else None)
         limit = self._limit(padding, truncation, max_length, paired=bool(texts) and isinstance(texts[0], tuple))
-        encodings = self._encode(texts, limit)
+        encoded = self._encode(texts, limit)
         rows = {
-            "input_ids": [e.ids for e in encodings],
-            "token_type_ids": [e.type_ids for e in encodings],
-            "attention_mask": [e.attention_mask for e in encodings],
+            "input_ids": [ids for ids, _ in encoded],
+            "token_type_ids": [types for _, types in encoded],
+            "attention_mask": [[1] * len(ids) for ids, _ in encoded],
         }
         if not return_token_type_ids:
             del rows["token_type_ids"]
@@ -171,13 +171,11 @@ class BertTokenizer:
         texts = _pairs(sentences, seconds)
         limit = self._limit(False, True, max_length, paired=seconds is not None)
         encodings = self._tokenizer.encode_batch_fast(texts)
-        too_long = [i for i, encoding in enumerate(encodings) if len(encoding) > limit]
-        for i, encoding in zip(too_long, self._encode([texts[i] for i in too_long], limit), strict=True):
-            encodings[i] = encoding
+        rows = [_cut(e.ids, [] if seconds is None else e.type_ids, limit) for e in encodings]
         return Encoded(
-            ids=[np.array(e.ids, dtype=np.int32) for e in encodings],
-            type_ids=None if seconds is None else [np.array(e.type_ids, dtype=np.int32) for e in encodings],
-            truncated=len(too_long),
+            ids=[np.array(ids, dtype=np.int32) for ids, _ in rows],
+            type_ids=None if seconds is None else [np.array(types, dtype=np.int32) for _, types in rows],
+            truncated=sum(len(e) > limit for e in encodings),
         )
 
     def tokenize(self, text: str) -> list[str]:
@@ -254,14 +252,29 @@ class BertTokenizer:
         return limit
 
     def _encode(self, texts, limit):
-        """Encodings of `texts`, cut to `limit` tokens if there is one."""
-        if limit is None:
-            self._tokenizer.no_truncation()
-        else:
-            self._tokenizer.enable_truncation(limit, strategy="longest_first")
-        encodings = self._tokenizer.encode_batch(texts)
-        self._tokenizer.no_truncation()
-        return encodings
+        """(ids, segments) of each text, cut to `limit` tokens if there is one."""
+        return [_cut(e.ids, e.type_ids, limit) for e in self._tokenizer.encode_batch_fast(texts)]
+
+
+def _cut(ids, types, limit):
+    """`[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`, cut to `limit` tokens if there is one: (ids, segments).
+
+    Of a pair the longer text is cut to the length of the other, and then both, as the library's "longest_first" does.
+    The library keeps what it cuts off, of a pair every piece of one beside every piece of the other: 20 GB for two
+    texts of 100,000 characters.
+    """
+    if limit is None or len(ids) <= limit:
+        return ids, types
+    second = sum(types)  # tokens of `b [SEP]`
+    if not second:
+        return [*ids[: limit - 1], ids[-1]], types[:limit]
+    lengths = len(ids) - second - 2, second - 1  # of a and b
+    room = limit - 3
+    shorter = min(*lengths, room // 2)
+    a, b = (room - shorter, shorter) if lengths[0] > lengths[1] else (shorter, room - shorter)
+    start = lengths[0] + 2
+    kept = [*ids[: a + 1], ids[start - 1], *ids[start : start + b], ids[-1]]
+    return kept, [0] * (a + 2) + [1] * (b + 1)
 
 
 def _clean(text):

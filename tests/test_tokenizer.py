@@ -4,6 +4,9 @@ Follows tokenizer.py's promise; the word pieces of the first tests are worked ou
 """
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+import tokenizer
 from errors import InputError
 from tokenizer import BertTokenizer
 from weights import locate
@@ -201,9 +205,7 @@ def test_the_longest_text_is_what_the_positions_allow(tmp_path, tiny):
     assert BertTokenizer.from_folder(tmp_path).model_max_length == 8
 
 
-@pytest.mark.parametrize(
-    "value", ['"x"', '"8"', "0", "1", "3", "-5", "-1e30", "2.5", "NaN", "Infinity", "true", "[8]", "{}"]
-)
+@pytest.mark.parametrize("value", ['"x"', '"8"', "0", "1", "3", "-5", "-1e30", "2.5", "true", "[8]", "{}"])
 @pytest.mark.parametrize(
     ("name", "key"), [("tokenizer_config.json", "model_max_length"), ("config.json", "max_position_embeddings")]
 )
@@ -389,3 +391,33 @@ def test_every_field_of_the_real_data_as_transformers(real_data, folder, embedde
     encoded = embedded.encode_batch(firsts, seconds, max_length=48)
     assert [ids.tolist() for ids in encoded.ids] == pairs["input_ids"]
     assert [ids.tolist() for ids in encoded.type_ids] == pairs["token_type_ids"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200, database=None)
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(3, 24))
+def test_a_pair_is_cut_as_the_library_cuts_it(tiny, first, second, limit):
+    texts = [("the " * first, "on " * second)]
+    library = Tokenizer.from_str(tiny._tokenizer.to_str())
+    library.enable_truncation(limit, strategy="longest_first")
+    (wanted,) = library.encode_batch(texts)
+    found = tiny(*map(list, zip(*texts, strict=True)), truncation=True, max_length=limit)
+    assert found["input_ids"] == [wanted.ids] and found["token_type_ids"] == [wanted.type_ids]
+    many = tiny.encode_batch(*map(list, zip(*texts, strict=True)), max_length=limit)
+    assert many.ids[0].tolist() == wanted.ids and many.type_ids[0].tolist() == wanted.type_ids
+    assert many.truncated == (first + second + 3 > limit)
+
+
+def test_a_very_long_pair_takes_no_more_memory_than_its_texts(tiny):
+    """The library keeps every piece that it cuts off one text beside every piece of the other: 13 GB for this pair."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "from tokenizer import BertTokenizer\n"
+        "pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'a']\n"
+        "tokenizer = BertTokenizer({piece: i for i, piece in enumerate(pieces)})\n"
+        "text = 'a ' * 50_000\n"
+        "print(len(tokenizer.encode_batch([text], [text], max_length=20).ids[0]))\n"
+        "print(len(tokenizer([text], [text], truncation=True, max_length=20).input_ids[0]))\n"
+    )
+    root = Path(tokenizer.__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["20", "20"]), done.stderr
