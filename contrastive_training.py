@@ -33,6 +33,7 @@ from masked_language import MaskedLanguageHead, Masking
 from options import SCORES, choose_device
 from poolers import parse_options
 from precision import Precision, choose_precision
+from reporting import write_page
 from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
@@ -101,6 +102,7 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
         if args.resume and (folder / SCORES).is_file():  # killed after everything was written
             if processes.first:
                 Run(folder).finish()
+                write_page(folder, say)
             say(f"{short(folder)} is finished: only its checkpoint was left, which is deleted now")
             return folder
         job = start(args, processes, say)
@@ -118,6 +120,7 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
         if processes.first:
             write_json(folder / SCORES, scores(job, progress))
             Run(folder).finish()
+            write_page(folder, say)
         processes.wait()
     say(f"\nthe encoder is in {short(folder / 'best')}; {time.monotonic() - began:.0f} s in all")
     return folder

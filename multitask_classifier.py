@@ -50,7 +50,7 @@ from options import (
 )
 from poolers import parse_options
 from precision import Precision, choose_precision
-from reporting import describe_data, describe_score, hand_over, report
+from reporting import describe_data, describe_score, hand_over, report, write_page
 from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
@@ -373,6 +373,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
                 if processes.first:
                     for run in unfinished(folder):
                         run.finish()
+                    write_page(folder, say)
                 say(f"{short(folder)} is finished: only its checkpoint was left, which is deleted now")
                 return folder
         job = start(args, processes, say)
@@ -394,6 +395,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         processes.wait()
         say(f"run        {short(folder)}")
         outputs = train_parts(job, folder, lr, say)
+        if processes.first:
+            write_page(folder, say)
     places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
     say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s in all")
     return folder
@@ -417,6 +420,7 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
     report(untrained, dev, job.args.epochs > 0, say)
     outputs = []
     if job.processes.first:
+        Run(folder).write_outputs({name: torch.from_numpy(found.outputs) for name, found in dev.items()})
         outputs = hand_over(job.args, job.data, folder, ROOT, say)
         scores = {name: {"untrained": untrained[name], **found.scores} for name, found in dev.items()}
         write_json(folder / SCORES, scores)

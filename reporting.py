@@ -112,3 +112,13 @@ def describe_others(own: Iterable[str], place: Path, root: Path) -> str:
             run = predicted(root, contents)
             runs.setdefault(short(run) if run else "an unknown run", []).append(task.name)
     return "; ".join(f"{', '.join(names)} of {run}" for run, names in runs.items())
+
+
+def write_page(folder: Path, say: Say) -> None:
+    """Write the run's report.html. A run that is finished never fails because its page did: that is said, and why."""
+    try:
+        import report  # only now: what it draws with takes a second to load
+
+        say(f"\nthe report is {short(report.write_report([folder], say=say))}: open it in a browser")
+    except (Exception, KeyboardInterrupt) as error:  # hours of training are on disk, and the page can be made again
+        say(f"\nno report: {type(error).__name__} {error}: to try again, python report.py {short(folder)}")

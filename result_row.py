@@ -132,14 +132,18 @@ def is_place(option: str) -> bool:
     return option in PLACES or option.endswith(("_out", "_train", "_dev", "_test"))
 
 
-def command(config: dict) -> str:
-    """The command line that makes the run again: what differs from the defaults, without the places of this machine."""
-    parts = ["python", config["command"]]
-    for action in build_parser()._actions:
+def command(config: dict, parser: argparse.ArgumentParser | None = None, *words: str) -> str:
+    """The command line that makes the run again: what differs from the defaults, without the places of this machine.
+
+    parser: whose options these are, None for the training command's. words: what stands before them.
+    """
+    parts = ["python", config["command"], *words]
+    for action in (parser or build_parser())._actions:
         value = config["options"].get(action.dest)
         if is_place(action.dest) or value in (None, False, action.default):
             continue
-        parts += [action.option_strings[-1]] + ([] if value is True else [str(value)])
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        parts += [action.option_strings[-1], *map(str, values)]
     return shlex.join(parts)
 
 

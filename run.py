@@ -1,7 +1,8 @@
 """A run's folder: what it was asked, what it measured, its best model, and what resuming needs.
 
 Tensors are kept as safetensors (github.com/huggingface/safetensors), the rest as JSON, so no file needs pickle to load:
-runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/. Every file is written whole or not at all.
+runs/<name>/config.json, metrics.jsonl, best/, last/, predictions/, dev_outputs.safetensors. Every file is written whole
+or not at all.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Run:
         self.checkpoint = self.folder / "last" / CHECKPOINT
         self.metrics = self.folder / "metrics.jsonl"
         self.predictions = self.folder / "predictions"
+        self.outputs = self.folder / "dev_outputs.safetensors"
 
     @classmethod
     def create(cls, folder: Path, config: dict) -> Run:
@@ -109,6 +111,30 @@ class Run:
         """metrics.jsonl: one row an evaluation."""
         with atomic_write(self.metrics) as file:
             file.writelines(json.dumps(row) + "\n" for row in history)
+
+    def write_outputs(self, outputs: dict[str, torch.Tensor]) -> None:
+        """What the best model's heads gave for dev, task -> (n, C) or (n,) in the file's order.
+
+        Prediction files hold decisions alone; probabilities come from these without the model running again.
+        """
+        with atomic_write(self.outputs, "wb") as file:
+            file.write(save({name: tensor.cpu().contiguous() for name, tensor in outputs.items()}))
+
+    def read_outputs(self) -> dict[str, torch.Tensor]:
+        """What write_outputs wrote; {} of a run from before there was such a file.
+
+        Raises InputError for a damaged one.
+        """
+        if not self.outputs.is_file():
+            return {}
+        try:
+            return load_file(self.outputs)
+        except OSError as error:
+            raise cannot("read", self.outputs, error) from error
+        except (SafetensorError, ValueError) as error:
+            raise InputError(
+                f"{self.outputs}: cut short or altered ({error}): delete it, and the model predicts again"
+            ) from error
 
     def save_checkpoint(self, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """One file, so that it is there whole or not at all: tensors, and in its header `state` and a checksum."""

@@ -70,7 +70,13 @@ def rows(run):
 def test_a_run_leaves_its_encoder_scores_and_all_it_was_asked(files, capsys):
     assert train(files, "--evaluate_every", 3, "--pooler", "layer_attention", "--pooler_options", "query=last") == 0
     run = files / "run"
-    assert {path.name for path in run.iterdir()} == {"best", "config.json", "metrics.jsonl", "scores.json"}
+    assert {path.name for path in run.iterdir()} == {
+        "best",
+        "config.json",
+        "metrics.jsonl",
+        "scores.json",
+        "report.html",
+    }
     places = [(row["epoch"], row["step"]) for row in rows(run)]
     assert places == [(0, 0), (0, 3), (1, 0), (1, 3), (2, 0)]
     best = max(rows(run)[1:], key=lambda row: row["score"])

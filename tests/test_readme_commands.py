@@ -21,7 +21,7 @@ from conftest import write_rows
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = "runs/2026-01-31-120000-finetune"
-MEANT = {"MODEL": RUN, "RUN": RUN, "DIR": "data", "FOLDER": "exported"}
+MEANT = {"MODEL": RUN, "RUN": RUN, "DIR": "data", "FOLDER": "exported", "OTHER": "runs/other"}
 # How a command begins -> which test runs it.
 ELSEWHERE = {
     "./setup.sh pytest": "this is it",
@@ -34,8 +34,14 @@ ELSEWHERE = {
     "python multitask_classifier.py --model google/bert_uncased": "test_fetch.py: fetched models are found by name",
     "python contrastive.py train --mode mlm": "test_contrastive_training.py: it reads folders of other archives",
 }
-# What a reader has done before who asks for what other libraries can express.
-BEFORE = {"python export.py RUN FOLDER --head sts": "multitask_classifier.py --run runs/mean --attention 0 --epochs 1"}
+# What a reader has done before who asks for what other libraries can express, or compares; and what RUN is then.
+BEFORE = {
+    "python export.py RUN FOLDER --head sts": (
+        "multitask_classifier.py --run runs/mean --attention 0 --epochs 1",
+        "runs/mean",
+    ),
+    "python report.py RUN OTHER [OTHER...]": ("multitask_classifier.py --run runs/other --attention 0 --epochs 1", RUN),
+}
 # Of a model that has learned nothing, as the tiny one, a submission is refused, and nothing else may speak against it.
 TOO_TINY = "every prediction is "
 TEXTS = {
@@ -98,8 +104,9 @@ def answers(program, tmp_path_factory):
     for line in lines:
         words = words_of(line)
         if line in BEFORE:
-            commands.append(BEFORE[line].split())
-            words = ["runs/mean" if word == RUN else word for word in words]
+            command, run = BEFORE[line]
+            commands.append(command.split())
+            words = [run if word == RUN else word for word in words]
         if "exported" in words:  # a new folder each time
             words[words.index("exported")] = f"exported-{len(commands)}"
         if "indexes/mine" in words:  # the pages have one each

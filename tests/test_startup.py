@@ -19,6 +19,7 @@ COMMANDS = [
     ["prepare_submit.py"],
     ["datasets.py", "--check"],
     ["result_row.py", "runs/x"],
+    ["report.py", "runs/x"],
     ["weights.py"],
     ["fetch.py"],
 ]

@@ -1,0 +1,240 @@
+"""What a report knows of a run: its files, and the best model's answers for every dev row.
+
+A run's folder as run.py describes it. The answers were kept when the run ended; for a run from before that, its best
+model gives them again. What is missing (a data file that was moved, a model that was deleted) leaves a part of the page
+out, which then says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import contrastive_options
+import options
+import result_row
+from batches import TaskData
+from datasets import Table
+from errors import InputError
+from evaluation import decide, predict, probabilities
+from files import read_json, short
+from intervals import resampled
+from model import MultitaskBERT
+from run import ROOT, Run
+from scale import Scale
+from task_files import read_split
+from task_options import parse_loss
+from tasks import TASKS, Task
+from tokenizer import BertTokenizer
+
+
+@dataclass
+class Judged:
+    """A task of a run.
+
+    task: with the loss that its head was trained with. scores: metric -> value, `untrained` among them. missing: why
+    there are no rows, or "". table, outputs: dev's rows and what the head gave for them. best: the folder of the model.
+    """
+
+    task: Task
+    scores: dict[str, float | None]
+    best: Path
+    missing: str = ""
+    table: Table | None = None
+    outputs: np.ndarray | None = None
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        return np.array([example.label for example in self.table])
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        return decide(self.task, self.outputs)
+
+    @cached_property
+    def probabilities(self) -> np.ndarray | None:
+        """(n, C) of each class; None of a score."""
+        return probabilities(self.task, self.outputs)
+
+    @cached_property
+    def scaled(self) -> np.ndarray:
+        """A score's predictions on the labels' scale, (n,), which they don't have of their own: see scale.py."""
+        return Scale.fit(self.values, self.labels, *self.task.label_range).apply(self.values, *self.task.label_range)
+
+    @cached_property
+    def badness(self) -> np.ndarray:
+        """(n,) how wrong each answer is: 1 - the probability of the label, or the distance on the labels' scale."""
+        if self.probabilities is None:
+            return np.abs(self.scaled - self.labels)
+        return 1 - self.probabilities[np.arange(len(self.labels)), self.labels.astype(int)]
+
+    @cached_property
+    def samples(self) -> np.ndarray:
+        """The metric that selects, on draws of the dev rows: see intervals.resampled."""
+        return resampled(self.task.metric, self.labels, self.values)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One task's way through training, or that of a run without tasks. Points are (x, value), x as x_label says.
+
+    best: x of the evaluation whose model was kept, None if none was.
+    """
+
+    name: str
+    title: str
+    metric: str
+    x_label: str
+    train_loss: list[tuple[float, float]]
+    dev_loss: list[tuple[float, float]]
+    score: list[tuple[float, float]]
+    best: float | None
+
+
+@dataclass
+class ReadRun:
+    """A finished run. judged: task -> its answers; {} for a run of contrastive.py. seconds, tokens: of training."""
+
+    folder: Path
+    config: dict
+    scores: dict
+    command: str
+    histories: list[list[dict]]
+    judged: dict[str, Judged] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(rows[-1]["train_seconds"] for rows in self.histories)
+
+    @property
+    def tokens(self) -> int:
+        return sum(rows[-1]["train_tokens"] for rows in self.histories)
+
+    @property
+    def leaderboard(self) -> float | None:
+        return result_row.leaderboard(self.scores) if self.judged else None
+
+    @property
+    def dev_hashes(self) -> dict[str, str]:
+        """task -> SHA-256 of its dev file."""
+        return dev_hashes(self.config)
+
+    def curves(self) -> list[Curve]:
+        return [curve for rows in self.histories for curve in _curves(rows)]
+
+
+def dev_hashes(config: dict) -> dict[str, str]:
+    """task -> SHA-256 of the dev file that a run of the training command was judged on."""
+    return {task: splits["dev"]["sha256"] for task, splits in config["data"].items()}
+
+
+def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) -> ReadRun:
+    """Read a finished run, given as its folder or its name in runs/.
+
+    data: a folder to look for dev files in that are not where they were. Raises InputError if it isn't finished, or if
+    its files are not a run's.
+    """
+    run = Run.open(name, ROOT)
+    config = run.config
+    where = run.folder / "config.json"
+    if result_row.need(config, ("command",), str, where) == contrastive_options.COMMAND:
+        return _read_contrastive(run, config)
+    row = result_row.row(run.folder)
+    scores = row["dev"]
+    parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
+    histories = [result_row.read_lines(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
+    found = ReadRun(run.folder, config, scores, row["command"], histories)
+    losses = parse_loss(config["options"].get("loss"), tuple(TASKS[name] for name in scores))
+    kept = run.read_outputs()
+    before = set(kept)
+    for name, values in scores.items():
+        judged = Judged(TASKS[name].with_loss(losses.get(name)), values, parts[name] / run.best.name)
+        found.judged[name] = judged
+        try:
+            judged.table = _read_dev(judged.task, config, data)
+            if name not in kept:
+                kept[name] = torch.from_numpy(_predict(judged, config, say))
+            judged.outputs = kept[name].numpy()
+            if judged.outputs.shape != judged.task.output_shape(len(judged.table)):
+                raise InputError(f"{run.outputs}: not the outputs of {name}: delete it, and the model predicts again")
+        except InputError as error:
+            judged.missing = str(error)
+    if set(kept) != before:
+        with suppress(InputError):  # a run on a disk that is read-only is read all the same
+            run.write_outputs(kept)
+    return found
+
+
+def _read_contrastive(run: Run, config: dict) -> ReadRun:
+    path = run.folder / options.SCORES
+    if not path.is_file():
+        raise InputError(f"{run.folder} is not finished (no {options.SCORES}): continue it with --resume {run.folder}")
+    result_row.last_row(run.metrics)
+    parser = argparse.ArgumentParser()
+    contrastive_options.add_options(parser)
+    command = result_row.command(config, parser, "train")
+    return ReadRun(run.folder, config, read_json(path), command, [result_row.read_lines(run.metrics)])
+
+
+def _read_dev(task: Task, config: dict, data: Path | None) -> Table:
+    """The dev rows that the run was judged on. Raises InputError if the file is gone or another one now."""
+    then = config["data"][task.name]["dev"]
+    path = Path(then["path"])
+    if data is not None and not path.is_file():
+        path = data / task.files["dev"]
+    if not path.is_file():
+        raise InputError(f"{short(then['path'])} is not there any more: name the folder it is in now with --data")
+    table = read_split(task, "dev", path)
+    if table.sha256 != then["sha256"]:
+        raise InputError(f"{short(path)} has changed since the run: name with --data a folder with the file it had")
+    return table
+
+
+def _predict(judged: Judged, config: dict, say: Callable[[str], object]) -> np.ndarray:
+    """What the best model gives for the dev rows, on a GPU if there is one. Raises InputError if it is gone."""
+    say(f"{judged.task.name}: the run kept no outputs, so its best model predicts dev again")
+    model = MultitaskBERT.from_pretrained(judged.best)
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer = BertTokenizer.from_pretrained(judged.best)
+    encoding = config["options"].get("pair_encoding")
+    return predict(model, TaskData(judged.task, judged.table, tokenizer, pair_encoding=encoding)).outputs
+
+
+def _curves(rows: list[dict]) -> list[Curve]:
+    """A history's curves, one for each task; a contrastive run has one. Undefined scores and losses have no point."""
+    by_step = any(row.get("step") for row in rows)
+    x_label = "million tokens trained on" if by_step else "epoch"
+    xs = [row["train_tokens"] / 1e6 if by_step else row["epoch"] for row in rows]
+    best = [x for x, row in zip(xs, rows, strict=True) if row["best"]]
+
+    def points(pick: Callable[[dict], float | None]) -> list[tuple[float, float]]:
+        return [(x, value) for x, row in zip(xs, rows, strict=True) if (value := pick(row)) is not None]
+
+    found = []
+    names = [name for name in rows[0].get("dev", {}) if name in TASKS]
+    for name in names:
+        metric = TASKS[name].metric
+        found.append(
+            Curve(
+                name,
+                TASKS[name].title,
+                metric,
+                x_label,
+                points(lambda row, name=name: row["train_loss"].get(name)),
+                points(lambda row, name=name: row["dev"][name].get("loss")),
+                points(lambda row, name=name, metric=metric: row["dev"][name].get(metric)),
+                best[-1] if best else None,
+            )
+        )
+    if not names:
+        train = points(lambda row: next(iter(row["train_loss"].values()), None))
+        score = points(lambda row: row.get("dev", {}).get("spearman"))
+        found.append(Curve("contrast", "contrast", "spearman", x_label, train, [], score, best[-1] if best else None))
+    return found
