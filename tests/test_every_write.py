@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 import torch
 from failing_calls import WriteCalls
-from test_multitask_classifier import command, refused, relative_files, root, tiny_folder  # noqa: F401
+from test_multitask_classifier import command, refused, relative_files, root  # noqa: F401
 
 from evaluation import read_predictions
 from files import read_json

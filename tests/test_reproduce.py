@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_multitask_classifier import REPOSITORY, program, tiny_folder  # noqa: F401
 
 import cells
 import reproduce
