@@ -17,6 +17,7 @@ from datasets import decode_text, listed
 from errors import InputError, quoted
 from predictor import Answer, words_of
 from tasks import TASKS, Task
+from tokenizer import LONE_SURROGATE
 
 FORMATS = ("text", "csv", "jsonl")
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -204,16 +205,21 @@ def written(rows: Rows, tasks: Sequence[Task], answers: dict[str, list[Answer | 
         for i, row in enumerate(rows.fields):
             found = {task.name: answers[task.name][i] for task in tasks}
             added = {name: None if answer is None else object_of(answer) for name, answer in found.items()}
-            yield json.dumps({**row, **added}, ensure_ascii=False) + "\n"
+            whole = {**row, **added}
+            line = json.dumps(whole, ensure_ascii=False)
+            if LONE_SURROGATE.search(line):  # half a pair, which came as \\ud800 and goes as it came
+                line = json.dumps(whole)
+            yield line + "\n"
         return
     buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=rows.separator, lineterminator="\n")
+    # Of a field only what stands in the line's end is sure to be quoted: a carriage return would end a row elsewhere.
+    writer = csv.writer(buffer, delimiter=rows.separator, lineterminator="\r\n")
 
     def line(fields: list[str]) -> str:
         buffer.seek(0)
         buffer.truncate()
         writer.writerow(fields)
-        return buffer.getvalue()
+        return buffer.getvalue().removesuffix("\r\n") + "\n"
 
     yield line([*rows.header, *(name for task in tasks for name in columns_of(task))])
     for i, row in enumerate(rows.fields):

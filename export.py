@@ -12,6 +12,7 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
+from console import refuse
 from errors import InputError
 from files import atomic_write, read_json, short
 from model import MultitaskBERT
@@ -98,9 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     try:
         encoder = export(args.run, args.folder, args.head, args.pooler)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     name = encoder.pooler_name
     others = (
         "AutoModel and SentenceTransformer load it"

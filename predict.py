@@ -21,7 +21,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 from tqdm import tqdm
 
 from answer_files import FORMATS, Rows, read_rows, refuse_taken, written
-from console import tell
+from console import refuse, tell
 from datasets import read_bytes
 from errors import InputError
 from files import atomic_write, check_writable, short
@@ -258,9 +258,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
     try:
         ask_all(build_parser().parse_intermixed_args(arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

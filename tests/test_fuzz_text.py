@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import altered, damaged, json_bytes, refused, write
 
+from answer_files import read_rows, refuse_taken, written
 from contrastive_data import read_pairs, read_sentences
 from data_check import check_folder, describe
 from evaluation import parse_predictions
+from predictor import Answer, words_of
 from search_data import open_corpus, read_collection
 from search_evaluation import score_rankings
 from sentence_keys import keys_of
@@ -27,7 +29,7 @@ SENTENCES = ["a good film , bright", 'the "dull" cat', "why ?", "it's 5.0 \u00e9
 
 
 def table(header: list[str], rows: list[list[str]], separator: str = "\t") -> bytes:
-    quoted = [[f'"{cell}"' if separator in cell or '"' in cell else cell for cell in row] for row in rows]
+    quoted = [[f'"{cell}"' if {separator, '"', "\r"} & {*cell} else cell for cell in row] for row in rows]
     return "".join(separator.join(row) + "\n" for row in [header, *quoted]).encode()
 
 
@@ -262,10 +264,50 @@ def test_collections(folder, kind, data):
         assert all(0 <= value <= 1 for value in score_rankings(rankings, found.relevant).values())
 
 
+ASKED = {
+    "texts.csv": table(["id", "sentence"], [[f"x{i}", s.replace('"', '""')] for i, s in enumerate(SENTENCES)], ","),
+    "pairs.tsv": table(
+        ["sentence1", "sentence2", "more"], [[s.replace('"', '""'), "why", "a\rb"] for s in SENTENCES], ";"
+    ),
+    "texts.jsonl": b"".join(json_bytes({"sentence": s, "n": i}) + b"\n" for i, s in enumerate(SENTENCES)),
+    "pairs.txt": "".join(f"{s}\twhy\n" for s in SENTENCES).encode(),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@given(data=st.data())
+def test_texts_to_be_answered(folder, name, data):
+    """What is read is written with its answers, and reads back the same."""
+    content = data.draw(damaged(ASKED[name]))
+    if name.endswith("jsonl") and data.draw(st.booleans()):
+        rows = [data.draw(altered(json.loads(line))) for line in ASKED[name].splitlines()]
+        content = b"".join(json_bytes(row) + b"\n" for row in rows)
+    path, tasks = folder / name, [SST, PARA]
+    if refused(read_rows, path, content, None, None, tasks):
+        return
+    rows = read_rows(path, content, None, None, tasks)
+    if rows.format == "text":
+        return
+    task = PARA if rows.is_pair else SST
+    if refused(refuse_taken, path, rows, [task]):
+        return
+    answers = [
+        None if texts is None else Answer(task.name, 1, "", (0.5,) * len(words_of(task))) for texts in rows.texts
+    ]
+    again = "".join(written(rows, [task], {task.name: answers})).encode()
+    columns = rows.header if len(rows.header) == 1 else None  # the only one is taken whatever it is called
+    back = read_rows(path, again, None, columns, tasks)
+    assert back.texts == rows.texts and len(back.fields) == len(rows.fields)
+    if rows.format == "csv":
+        assert [row[: len(rows.header)] for row in back.fields] == rows.fields
+
+
 def test_the_least_examples_are_whole(folder):
     """What is damaged above can be read undamaged: else these tests would try nothing."""
     for name, content in COURSE.items():
         assert len(read_split(TASKS[name], "train", write(folder / "whole" / name, content))) == 5
+    for name, content in ASKED.items():
+        assert len(read_rows(folder / name, content, None, None, [SST, PARA]).texts) == 5
     for name, content in PREDICTIONS.items():
         assert len(parse_predictions(TASKS[name], content.encode(), name)) == 5
     for content in (BENCHMARK, SICK, COURSE["sts"]):

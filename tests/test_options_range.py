@@ -20,8 +20,10 @@ import contrastive_options
 import contrastive_training
 import course_data
 import data_check
+import export
 import multitask_classifier
 import options
+import predict
 import prepare_submit
 import reproduce
 import result_row
@@ -139,6 +141,8 @@ COMMANDS = {
         lambda: parser_of(prepare_submit.main),
         (),
     ),
+    "predict.py": (predict.main, predict.build_parser, ("nowhere", "a film")),
+    "export.py": (export.main, export.build_parser, ("nowhere", "new")),
     "result_row.py": (result_row.main, lambda: parser_of(result_row.main), ("nowhere",)),
 }
 
@@ -190,3 +194,31 @@ def is_finite(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+PLACES = {
+    "predict.py RUN": lambda value: predict.main([value, "a film"]),
+    "predict.py TEXT": lambda value: predict.main(["nowhere", value]),
+    "export.py RUN": lambda value: export.main([value, "new"]),
+    "export.py FOLDER": lambda value: export.main(["nowhere", value]),
+    "result_row.py RUN": lambda value: result_row.main([value]),
+    "contrastive.py evaluate MODEL": lambda value: contrastive.main(["evaluate", value, "--data", "data/sample"]),
+    "search index CORPUS": lambda value: contrastive.main(["search", "index", value, "--index", "i"]),
+    "search query TEXT": lambda value: contrastive.main(["search", "query", value, "--index", "nowhere"]),
+    "search evaluate DIR": lambda value: contrastive.main(["search", "evaluate", value, "--model", "tiny"]),
+    "reproduce.py TABLE": lambda value: reproduce.main([value, "--print"]),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_names_that_nothing_has(name, root):
+    faults = []
+    for value in ("", " ", HUGE, "x" * 300, "\udcff", "../..", "/dev/null", "nowhere/at/all"):
+        try:
+            code, said = outcome(PLACES[name], value)
+        except BaseException as error:
+            faults.append(f"{value[:20]!r}: {type(error).__name__}: {str(error)[:200]}")
+            continue
+        if code not in (1, 2) or "error: " not in said:
+            faults.append(f"{value[:20]!r}: exit code {code}, {said[-300:]!r}")
+    assert not faults, "\n".join(faults)
