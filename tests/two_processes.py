@@ -106,8 +106,8 @@ def main(folder, what):
             trainer = make_trainer(folder / what, processes=processes, dropout=0.2)
             real = trainer._step
 
-            def step():
-                real()
+            def step(*arguments):
+                real(*arguments)
                 # One process is asked to stop; both have to after the same step.
                 trainer.interrupted |= what == "stopped" and processes.rank == 1 and trainer.progress.step == 4
 
@@ -124,8 +124,8 @@ def main(folder, what):
             trainer = make_trainer(folder / "run", processes=processes)
             real = trainer._step
 
-            def step():
-                real()
+            def step(*arguments):
+                real(*arguments)
                 if processes.rank == 1 and trainer.progress.step == 2:
                     os._exit(9) if what == "dies" else os.kill(os.getpid(), signal.SIGSTOP)
 
