@@ -170,7 +170,7 @@ def test_shares_that_are_not_understood(text):
 
 
 @pytest.fixture
-def make(program, tmp_path, monkeypatch, capsys):  # noqa: F811
+def make(program, tmp_path, monkeypatch, capsys):
     """make(*options) -> exit code, output, errors of reproduce.py with the tiny model and rows of the sample."""
     monkeypatch.setattr(cells, "ROOT", program)
 
@@ -183,7 +183,7 @@ def make(program, tmp_path, monkeypatch, capsys):  # noqa: F811
     return make
 
 
-def arguments(program, folder):  # noqa: F811
+def arguments(program, folder):
     where = ["--model", str(program / "tiny"), "--data", str(program / "data" / "sample"), "--device", "cpu"]
     return [
         *where,
@@ -262,7 +262,7 @@ def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
     assert re.search(r"^done +mean finetune sst seed 11711$", make(*MEAN_SST, "--plan")[1], re.MULTILINE)
 
 
-def start_reproduce(program, tmp_path, options):  # noqa: F811
+def start_reproduce(program, tmp_path, options):
     """reproduce.py of one cell of 150 epochs, and the run's folder, once its first evaluation is there."""
     command = [sys.executable, str(program / "reproduce.py"), "table1", *arguments(program, tmp_path), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -274,7 +274,7 @@ def start_reproduce(program, tmp_path, options):  # noqa: F811
     return process, run
 
 
-def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # noqa: F811
+def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):
     options = [*MEAN_SST, "--epochs", "150"]
     process, run = start_reproduce(program, tmp_path, options)
     process.send_signal(signal.SIGTERM)
@@ -291,7 +291,7 @@ def test_what_was_stopped_goes_on_to_the_same_end(program, tmp_path, make):  # n
 
 
 @pytest.mark.skipif(fcntl is None, reason="no locks on this system")
-def test_two_at_once_are_refused_and_what_a_kill_left_is_waited_for(program, tmp_path, make, monkeypatch):  # noqa: F811
+def test_two_at_once_are_refused_and_what_a_kill_left_is_waited_for(program, tmp_path, make, monkeypatch):
     options = [*MEAN_SST, "--epochs", "150"]
     process, run = start_reproduce(program, tmp_path, options)
     try:
@@ -316,7 +316,7 @@ def test_two_at_once_are_refused_and_what_a_kill_left_is_waited_for(program, tmp
     assert not (run / "best").exists()
 
 
-def test_a_run_that_fails_says_why_and_the_others_go_on(make, program, tmp_path):  # noqa: F811
+def test_a_run_that_fails_says_why_and_the_others_go_on(make, program, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for path in (program / "data" / "sample").glob("*.csv"):
@@ -329,7 +329,7 @@ def test_a_run_that_fails_says_why_and_the_others_go_on(make, program, tmp_path)
     assert done == {("para",), ("sts",)}
 
 
-def test_other_options_or_data_are_refused(make, tmp_path, program):  # noqa: F811
+def test_other_options_or_data_are_refused(make, tmp_path, program):
     make(*MEAN_SST)
     path = tmp_path / "rows.jsonl"
     row = json.loads(path.read_text())
