@@ -224,6 +224,7 @@ def test_the_command_under_torchrun(tmp_path):
     assert {path.name for path in run.iterdir()} == {
         "best",
         "config.json",
+        "dev_outputs.safetensors",
         "metrics.jsonl",
         "predictions",
         "scores.json",

@@ -132,7 +132,11 @@ def test_a_loss_that_can_not_be_is_refused_with_those_that_can():
 
 
 def test_outputs_of_one_sentence_by_hand():
-    head = build(dataclasses.replace(SST, label_range=(0, 2), output_size=3), HeadConfig(0, pooler="mean"), size=2)
+    head = build(
+        dataclasses.replace(SST, label_range=(0, 2), output_size=3, label_words=()),
+        HeadConfig(0, pooler="mean"),
+        size=2,
+    )
     head.output.weight.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
     head.output.bias.data = torch.tensor([0.0, 0.5, 0.0])
     layout = Layout.of(torch.tensor([[1, 0, 0], [1, 1, 1]]))
@@ -233,7 +237,7 @@ def test_only_the_last_layer_is_cut_to_the_first_token(task, layers, encoder):
 
 def test_dropout_is_in_front_of_the_output_map_and_in_training_alone():
     head = build(
-        dataclasses.replace(SST, label_range=(0, 7), output_size=8),
+        dataclasses.replace(SST, label_range=(0, 7), output_size=8, label_words=()),
         HeadConfig(0, pooler="mean", dropout_prob=0.25),
         size=8,
     )

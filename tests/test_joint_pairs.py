@@ -138,7 +138,13 @@ def test_it_is_learned_saved_and_loaded(task, tiny, tiny_tokenizer, tmp_path):
 
 def test_classes_of_a_joint_pair():
     nli = dataclasses.replace(
-        PARA, label_kind="class", label_range=(0, 2), output_size=3, loss="cross_entropy", pair_encoding="joint"
+        PARA,
+        label_kind="class",
+        label_range=(0, 2),
+        output_size=3,
+        loss="cross_entropy",
+        pair_encoding="joint",
+        label_words=(),
     )
     assert TaskHead(nli, 8, 2, HeadConfig(0, joint=True)).output.weight.shape == (3, 8)
     assert TaskHead(nli, 8, 2, HeadConfig(0)).output.weight.shape == (3, 24)
