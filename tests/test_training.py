@@ -308,7 +308,7 @@ def test_killed_anywhere_it_ends_as_if_it_had_not(bench, undisturbed, where):
     moments = {"outputs": (2, 14), "save_best": (1,)}.get(where, (1, 2))
     for moment in moments:
         trainer = maker.trainer(folder=f"{where}{moment}")
-        owner = next(part for part in (trainer.run, trainer, trainer.gradients) if hasattr(part, where))
+        owner = next(part for part in (trainer.gradients, trainer, trainer.run) if hasattr(part, where))
         real, calls = getattr(owner, where), []
 
         def killed(*arguments, real=real, calls=calls, moment=moment):
