@@ -95,6 +95,8 @@ class Subject:
         """Name -> hash of all that a finished run leaves, but for what is a time, a place or a process's number."""
         found = {}
         for path in sorted((*self.run.rglob("*"), *(self.folder / "predictions").rglob("*"))):
+            if path.name == "report.html":  # which has times in it
+                continue
             if not path.is_file() or path.name in (".lock", "log.txt", "config.json") and path.parent.name != "best":
                 continue
             if path.parent == self.folder / "predictions" and TEMPORARY.fullmatch(path.name):
