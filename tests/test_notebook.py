@@ -63,5 +63,12 @@ def test_it_runs_from_start_to_end(program, tmp_path, monkeypatch):
     ).execute()
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "leaderboard score" in said and "sentiment (SST-5)" in said
+    shown = [
+        output["data"].get("text/html", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "data" in output
+    ]
+    assert any("srcdoc=" in page and "&lt;html" in page for page in shown)
     assert (folder / ARCHIVE).is_file() and (folder / "runs" / "notebook" / "scores.json").is_file()
     assert f"the archive stands in {folder}" in said
