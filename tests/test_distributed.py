@@ -227,6 +227,7 @@ def test_the_command_under_torchrun(tmp_path):
         "dev_outputs.safetensors",
         "metrics.jsonl",
         "predictions",
+        "report.html",
         "scores.json",
     }
     for path in (run / "predictions").iterdir():
