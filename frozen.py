@@ -11,6 +11,7 @@ import hashlib
 import json
 import mmap
 import os
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ CACHE_GB = 20.0
 # batch-mates change the last bits of an encoding, another formula more than that.
 PROBES = 3
 CLOSE = {"full": 1e-3, "half": 5e-2}
+CHECKSUM = 4  # bytes
 FORMATS = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 
 
@@ -146,9 +148,15 @@ def _arrived(done: torch.cuda.Event, copy: torch.Tensor, tokens: int) -> tuple[n
 class Store:
     """What heads read of every distinct sentence, on disk: tokens of the last layers, or a pooler's features."""
 
-    def __init__(self, rows: np.ndarray, places: dict[bytes, int], keeps_tokens: bool, layers: int = 1):
-        """rows: (all tokens, layers * H) or (sentences, F). places: ids of a sentence -> its (first) row."""
+    def __init__(
+        self, rows: np.ndarray, places: dict[bytes, int], keeps_tokens: bool, layers: int = 1, checksum: bytes = b""
+    ):
+        """rows: (all tokens, layers * H) or (sentences, F). places: ids of a sentence -> its (first) row.
+
+        checksum: what the file says of its rows.
+        """
         self.rows, self.places, self.keeps_tokens, self.layers = rows, places, keeps_tokens, layers
+        self.checksum = checksum
 
     def find(self, sentences: Iterable[np.ndarray]) -> np.ndarray:
         """The places of these sentences' (first) rows, (S,)."""
@@ -216,7 +224,8 @@ class _Plan:
         self.tokens = sum(len(ids) for ids in self.distinct) // 4
 
     def size(self, kind: str) -> int:
-        return self.shape[0] * self.shape[1] * FORMATS[kind].itemsize
+        """Bytes of the file: its rows, and behind them their CRC-32."""
+        return self.shape[0] * self.shape[1] * FORMATS[kind].itemsize + CHECKSUM
 
     def path(self, folder: Path, kind: str) -> Path:
         return folder / f"{self.digest}.{kind}"
@@ -231,14 +240,16 @@ class _Plan:
         finally:
             os.close(descriptor)
         # A plain array: slices of numpy's memmap cost half as much again.
-        rows = np.frombuffer(mapped, dtype=FORMATS[kind]).reshape(self.shape)
-        return Store(rows, self.places, self.keeps_tokens, self.source.layers)
+        rows = np.frombuffer(mapped, dtype=FORMATS[kind], count=self.shape[0] * self.shape[1]).reshape(self.shape)
+        return Store(rows, self.places, self.keeps_tokens, self.source.layers, mapped[-CHECKSUM:])
 
     def agrees(self, store: Store) -> bool:
-        """Whether the store holds what the encoder computes now, judged by a few sentences.
+        """Whether the store holds what was written, and what the encoder computes now, judged by a few sentences.
 
         It doesn't if the file was damaged, or if the code was changed that computes it.
         """
+        if zlib.crc32(store.rows.data).to_bytes(CHECKSUM, "little") != store.checksum:
+            return False
         picks = np.linspace(0, len(self.distinct) - 1, min(PROBES, len(self.distinct))).astype(int)
         probes = [self.distinct[i] for i in picks]
         fresh = np.concatenate([rows for rows, _ in self.source.chunks(probes)])
@@ -288,12 +299,15 @@ def _build(plan: _Plan, cache: DiskCache, budget_gb: float, say, progress) -> St
 
 
 def _write(plan: _Plan, cache: DiskCache, kind: str, progress: Callable[[int], None]) -> None:
-    done = 0
+    done = checksum = 0
     with cache.writing(plan.path(cache.folder, kind), plan.size(kind)) as file:
         for rows, tokens in plan.source.chunks(plan.distinct):
-            file.write(np.ascontiguousarray(rows, dtype=FORMATS[kind]).data)
+            content = np.ascontiguousarray(rows, dtype=FORMATS[kind]).data
+            checksum = zlib.crc32(content, checksum)
+            file.write(content)
             done += tokens
             progress(done)
+        file.write(checksum.to_bytes(CHECKSUM, "little"))
 
 
 def _bytes(number: int) -> str:

@@ -276,12 +276,16 @@ def test_one_sentence_is_not_two(tmp_path, source, sentences):
     assert len(files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "empty", "zeros"])
+@pytest.mark.parametrize("change", ["cut", "longer", "empty", "zeros", "one bit", "checksum"])
 def test_a_damaged_file_is_made_again(tmp_path, source, rows, sentences, change):
     Store.build(source, sentences, tmp_path)
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
+    # Token 12 stands in none of the sentences that are encoded again to compare.
+    bit = bytearray(content)
+    bit[12 * 24 * 4] ^= 1
     broken = {"cut": content[:-4], "longer": content + b"1234", "empty": b"", "zeros": bytes(len(content))}
+    broken |= {"one bit": bytes(bit), "checksum": content[:-1] + bytes([content[-1] ^ 1])}
     path.write_bytes(broken[change])
     assert_right(Store.build(source, sentences, tmp_path), source.encoder, rows)
     assert path.read_bytes() == content
@@ -301,9 +305,10 @@ def test_encodings_of_other_code_are_made_again(tmp_path, monkeypatch, tiny, sen
 
 # --- the budget --------------------------------------------------------------------------------------------------
 
-# 6 distinct sentences of 6, 8, 3, 9, 6 and 3 tokens with [CLS] and [SEP], 24 numbers each, 4 bytes a number.
+# 6 distinct sentences of 6, 8, 3, 9, 6 and 3 tokens with [CLS] and [SEP], 24 numbers each, 4 or 2 bytes a number, and a
+# checksum.
 TOKENS_IN_ALL = 35
-FULL = TOKENS_IN_ALL * 24 * 4
+FULL, HALF = TOKENS_IN_ALL * 24 * 4 + 4, TOKENS_IN_ALL * 24 * 2 + 4
 
 
 def gb(number):
@@ -318,7 +323,7 @@ def roomy(monkeypatch):
 
 def test_the_size_by_hand(tmp_path, roomy, source, sentences):
     store = Store.build(source, sentences, tmp_path, budget_gb=gb(FULL))
-    assert store.rows.nbytes == sum(path.stat().st_size for path in tmp_path.iterdir()) == FULL
+    assert store.rows.nbytes + 4 == sum(path.stat().st_size for path in tmp_path.iterdir()) == FULL
 
 
 def test_what_does_not_fit_is_kept_as_float16_and_that_is_said(tmp_path, roomy, source, rows, sentences):
@@ -338,7 +343,7 @@ def test_what_does_not_fit_is_kept_as_float16_and_that_is_said(tmp_path, roomy, 
 @pytest.mark.parametrize("why", ["budget", "none", "disk"])
 def test_what_does_not_fit_at_all_is_not_kept_and_that_is_said(tmp_path, monkeypatch, source, sentences, encoded, why):
     said = []
-    budget = {"budget": FULL / 2 - 1, "none": 0, "disk": 10 * FULL}[why]
+    budget = {"budget": HALF - 1, "none": 0, "disk": 10 * FULL}[why]
     if why == "disk":
         monkeypatch.setattr(disk_cache, "MARGIN", 2**62)
     assert Store.build(source, sentences, tmp_path, budget_gb=gb(budget), say=said.append) is None
