@@ -147,9 +147,10 @@ def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) 
     if result_row.need(config, ("command",), str, where) == contrastive_options.COMMAND:
         return _read_contrastive(run, config)
     row = result_row.row(run.folder)
+    _check(config, where)
     scores = row["dev"]
     parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
-    histories = [result_row.read_lines(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
+    histories = [_read_history(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
     found = ReadRun(run.folder, config, scores, row["command"], histories)
     losses = parse_loss(config["options"].get("loss"), tuple(TASKS[name] for name in scores))
     kept = run.read_outputs()
@@ -176,11 +177,36 @@ def _read_contrastive(run: Run, config: dict) -> ReadRun:
     path = run.folder / options.SCORES
     if not path.is_file():
         raise InputError(f"{run.folder} is not finished (no {options.SCORES}): continue it with --resume {run.folder}")
-    result_row.last_row(run.metrics)
+    _check(config, run.folder / "config.json")
     parser = argparse.ArgumentParser()
     contrastive_options.add_options(parser)
     command = result_row.command(config, parser, "train")
-    return ReadRun(run.folder, config, read_json(path), command, [result_row.read_lines(run.metrics)])
+    return ReadRun(run.folder, config, read_json(path), command, [_read_history(run.metrics)])
+
+
+def _check(config: dict, where: Path) -> None:
+    """Raises InputError unless config.json has what a page takes from it, whichever command's it is."""
+    number, text = (int, float), str
+    kinds = {("options", "lr"): number, ("model", "name"): text, ("model", "sha256"): text, ("started",): text}
+    for keys, kind in {**kinds, ("device",): dict, ("versions",): dict, ("commit",): (str, type(None))}.items():
+        result_row.need(config, keys, kind, where)
+    data = result_row.need(config, ("data",), dict, where)
+    for name, found in data.items():
+        if isinstance(found, dict) and config["command"] == options.COMMAND:
+            for key, kind in (("path", text), ("sha256", text), ("rows", int)):
+                result_row.need(config, ("data", name, "dev", key), kind, where)
+
+
+def _read_history(path: Path) -> list[dict]:
+    """The rows of metrics.jsonl. Raises InputError for one that lacks what a page shows of it."""
+    result_row.last_row(path)
+    rows = result_row.read_lines(path)
+    number = (int, float)
+    kinds = {"epoch": int, "best": bool, "train_seconds": number, "train_tokens": number, "train_loss": dict}
+    for row in rows:
+        for key, kind in kinds.items():
+            result_row.need(row, (key,), kind, path)
+    return rows
 
 
 def _read_dev(task: Task, config: dict, data: Path | None) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import report_plots
+from errors import InputError
 from experiments import POOLERS, TABLE_1, TABLE_3, Column
 from files import read_json
 from intervals import interval, leaderboard_samples
@@ -162,7 +163,7 @@ def _others(run: ReadRun, columns: list[Column]) -> list[dict]:
                 same = dev_hashes(config) == run.dev_hashes
                 name = f"{path.parent.name} ({config['model']['name']})"
                 found.append(_entry(name, "run" if same else "other", columns, scores, leaderboard(scores)))
-        except Exception:  # noqa: BLE001  # whatever stands there, it says nothing of this run
+        except (InputError, AttributeError, KeyError, TypeError, ValueError):  # no run of this command, or damaged
             continue
     return found
 

@@ -27,6 +27,7 @@ from files import read_json
 from report_context import short_names
 from report_data import Judged, read_run
 from report_examples import describe, differing, worst
+from report_scores import beside
 from run import Run
 from tasks import TASKS
 from token_weights import AttentionMatrix, TokenWeights
@@ -249,6 +250,34 @@ def test_runs_on_other_rows_have_no_difference(finished, train, tmp_path):
     assert "judged on different dev rows, so no rows are compared" in page.text
 
 
+def test_other_runs_of_the_same_tasks_stand_beside_a_run(finished, tmp_path):
+    """Those judged on other rows are marked; what is no finished run of these tasks is left out."""
+    this, same, other, sst = (
+        shutil.copytree(finished[1], tmp_path / name) for name in ("this", "same", "other", "sst")
+    )
+    config = read_json(other / "config.json")
+    config["data"]["sts"]["dev"]["sha256"] = "0" * 64
+    (other / "config.json").write_text(json.dumps(config))
+    scores = read_json(sst / "scores.json")
+    (sst / "scores.json").write_text(json.dumps({"sst": scores["sst"]}))
+    for name, text in (
+        ("broken", "[1]"),
+        ("half", "{"),
+        ("alone", json.dumps(scores)),
+        ("odd", json.dumps(dict.fromkeys(scores))),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scores.json").write_text(text)
+    shutil.copy(same / "config.json", tmp_path / "odd")
+    found = beside(read_run(this, None, print))["entries"]
+    assert {entry["name"].split()[0]: entry["kind"] for entry in found if entry["kind"] != "paper"} == {
+        "this": "this",
+        "same": "run",
+        "other": "other",
+    }
+    assert len({entry["score"] for entry in found if entry["kind"] != "paper"}) == 1
+
+
 KINDS = {
     "ordinal": ("--tasks", "sst", "--loss", "sst=coral"),
     "films": ("--tasks", "cfimdb", "--option", "pretrain", "--pooler", "max", "--attention", "0"),
@@ -340,10 +369,19 @@ def test_what_is_no_finished_run_is_refused_in_one_line(finished, tmp_path, caps
     (unfinished / "scores.json").unlink()
     damaged = shutil.copytree(finished[1], tmp_path / "damaged")
     (damaged / "metrics.jsonl").write_text("")
+    altered = shutil.copytree(finished[1], tmp_path / "altered")
+    config = read_json(altered / "config.json")
+    del config["data"]["para"]["dev"]["path"]
+    (altered / "config.json").write_text(json.dumps(config))
+    cut = shutil.copytree(finished[1], tmp_path / "cut")
+    lines = (cut / "metrics.jsonl").read_text().splitlines()
+    (cut / "metrics.jsonl").write_text(json.dumps({**json.loads(lines[0]), "best": None}) + "\n" + lines[1] + "\n")
     for given, wanted in (
         ([tmp_path / "none"], "no run there"),
         ([unfinished], "is not finished"),
         ([damaged], "empty, no evaluation"),
+        ([altered], "no data.para.dev.path in it"),
+        ([cut], "best is None"),
         ([finished[1], finished[1]], "a run is named twice"),
         ([finished[1], "--out", tmp_path], "it is a folder"),
     ):
