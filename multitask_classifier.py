@@ -55,7 +55,7 @@ from resuming import changed_surroundings, command_to_resume, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
-from scale import Scale, write_scales
+from similarity_scale import Scale, write_scales
 from stopping import on_signals, stop_at_once
 from task_files import is_optional, read_split, take_share
 from task_options import parse_attention, parse_fraction, parse_loss

@@ -26,7 +26,7 @@ from files import read_json, short
 from model import MultitaskBERT
 from plain_text import as_in_files
 from run import ROOT, Run
-from scale import Scale, scales_of
+from similarity_scale import Scale, scales_of
 from tasks import TASKS, Task
 from token_weights import TokenWeights, token_weights
 from tokenizer import BertTokenizer
@@ -37,7 +37,8 @@ class Answer:
     """What a model says of a text or a pair.
 
     task: its name. value: the class, from 0, or the score on the scale of the task's labels; without a scale (see
-    scale.py) as the head gives it. words: what the value means. probabilities: of each class from 0 on; () for a score.
+    similarity_scale.py) as the head gives it. words: what the value means. probabilities: of each class from 0 on; ()
+    for a score.
     """
 
     task: str

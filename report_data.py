@@ -28,7 +28,7 @@ from files import read_json, short
 from intervals import resampled
 from model import MultitaskBERT
 from run import ROOT, Run
-from scale import Scale
+from similarity_scale import Scale
 from task_files import read_split
 from task_options import parse_loss
 from tasks import TASKS, Task
@@ -65,7 +65,7 @@ class Judged:
 
     @cached_property
     def scaled(self) -> np.ndarray:
-        """A score's predictions on the labels' scale, (n,), which they don't have of their own: see scale.py."""
+        """A score's predictions on the labels' scale, (n,), which they lack: see similarity_scale.py."""
         return Scale.fit(self.values, self.labels, *self.task.label_range).apply(self.values, *self.task.label_range)
 
     @cached_property

@@ -17,7 +17,7 @@ import torch
 import predict
 from files import write_json
 from model import ModelConfig, MultitaskBERT
-from scale import Scale, write_scales
+from similarity_scale import Scale, write_scales
 
 ROOT = Path(predict.__file__).parent
 SST = ["sst", "sst_words", "sst_p0", "sst_p1", "sst_p2", "sst_p3", "sst_p4"]

@@ -13,7 +13,7 @@ from evaluation import predict, probabilities
 from files import write_json
 from model import ModelConfig, MultitaskBERT
 from predictor import Predictor, best_folders
-from scale import Scale, write_scales
+from similarity_scale import Scale, write_scales
 from tasks import PARA, SST, STS
 
 PAIRS = [("the cat sat", "a cat ran"), ("good film", "bad film"), ("who", "the dog sat on the mat")]

@@ -48,6 +48,7 @@ def content(run):
     rows = [json.loads(line) for line in found.pop("metrics.jsonl").splitlines()]
     found["metrics"] = [{name: value for name, value in row.items() if name != "train_seconds"} for row in rows]
     del found["config.json"]
+    found.pop("report.html", None)  # which says when, and how long
     return found
 
 

@@ -10,7 +10,7 @@ from scipy.stats import linregress
 
 from errors import InputError
 from files import sha256, write_json
-from scale import CALIBRATION, Scale, read_scales, scales_of, write_scales
+from similarity_scale import CALIBRATION, Scale, read_scales, scales_of, write_scales
 
 
 def test_by_hand():
