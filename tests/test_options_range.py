@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import write_rows
+from conftest import ROOT, write_rows
 
 import contrastive
 import contrastive_options
@@ -25,6 +25,7 @@ import multitask_classifier
 import options
 import predict
 import prepare_submit
+import report
 import reproduce
 import result_row
 import search_command
@@ -143,8 +144,20 @@ COMMANDS = {
     ),
     "predict.py": (predict.main, predict.build_parser, ("nowhere", "a film")),
     "export.py": (export.main, export.build_parser, ("nowhere", "new")),
+    "report.py": (report.main, lambda: parser_of(report.main), ("nowhere",)),
     "result_row.py": (result_row.main, lambda: parser_of(result_row.main), ("nowhere",)),
 }
+
+
+# What would fetch from a network, and what takes one of a list of names.
+ELSEWHERE = {"fetch.py", "weights.py"}
+
+
+def test_every_command_is_tried():
+    """data_check.py is the command of datasets.py."""
+    found = {path.name for path in ROOT.glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8")}
+    tried = {name.split()[0] for name in COMMANDS} | {"data_check.py"}
+    assert found - ELSEWHERE <= tried
 
 
 def outcome(main, arguments):
