@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from errors import InputError, quoted
+from gradients import set_random_state
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, see optimizer.py
 LARGEST_STEP = 10**12
@@ -40,6 +41,14 @@ def check_checkpoint(
         if name.startswith("random.") and (found.dtype != torch.uint8 or found.dim() != 1):
             raise _foreign(path, name, f"{found.dtype} {tuple(found.shape)}, wanted a generator's bytes")
     _check_state(state, progress, path)
+
+
+def restore_random_state(device: torch.device, state: torch.Tensor, path: Path) -> None:
+    """Make dropout on this device draw as it did. Raises InputError for what is no generator's state."""
+    try:
+        set_random_state(device, state)
+    except RuntimeError as error:
+        raise _foreign(path, f"random.{device.type}", f"no state of a generator ({error})") from error
 
 
 def _check_tensor(tensors: dict[str, torch.Tensor], name: str, like: torch.Tensor, path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from errors import InputError
+from errors import InputError, quoted
 from files import cannot, check_writable, short
 from finite import WAYS
 from frozen import CACHE_GB
@@ -467,11 +467,13 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
             continue
         kinds = {int: int, float: (int, float), None: str}.get(action.type, str) if action.nargs is None else bool
         fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
-        is_path = action.type in (path_given, text_given)
-        if not fits or (action.choices and value not in action.choices) or (is_path and not value):
-            raise InputError(f"{where}: {name} is {value!r}, which --{name} could not be: restore it")
-        if action.type is path_given:
-            options[name] = Path(value)
+        if fits and action.type in (path_given, text_given):
+            try:
+                options[name] = action.type(value)
+            except argparse.ArgumentTypeError:
+                fits = False
+        if not fits or (action.choices and value not in action.choices):
+            raise InputError(f"{where}: {name} is {quoted(value)}, which --{name} could not be: restore it")
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
         now, then = getattr(args, name), options.get(name)

@@ -9,9 +9,10 @@ import argparse
 import os
 import shlex
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, quoted
 from files import CannotWrite, short
 from run import ROOT, Run
 
@@ -117,9 +118,10 @@ def _read_back(action: argparse.Action, value, where: Path):
         fits = bool(values) and many == isinstance(value, list)
         fits = fits and all(isinstance(one, wanted) and not isinstance(one, bool) and one != "" for one in values)
         if fits and (not action.choices or value in action.choices):
-            converted = [one if wanted is not str else kind(one) for one in values]
-            return converted if many else converted[0]
-    raise InputError(f"{where}: {action.dest} is {value!r}, which --{action.dest} could not be: restore it")
+            with suppress(argparse.ArgumentTypeError):  # a name that no file can have
+                converted = [one if wanted is not str else kind(one) for one in values]
+                return converted if many else converted[0]
+    raise InputError(f"{where}: {action.dest} is {quoted(value)}, which --{action.dest} could not be: restore it")
 
 
 def _absolute(value):

@@ -18,11 +18,11 @@ import torch
 from tqdm import tqdm
 
 from batches import Batch, TaskData, prepared
-from checkpoints import check_checkpoint
+from checkpoints import check_checkpoint, restore_random_state
 from distributed import ALONE, Processes
 from errors import InputError
 from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
-from gradients import Gradients, out_of_memory, random_state, set_random_state
+from gradients import Gradients, out_of_memory, random_state
 from layer_rates import parameter_groups
 from optimizer import AdamW, clip_grad_norm
 from precision import FULL, Precision
@@ -400,7 +400,8 @@ class Trainer:
         for kind, now in self._random_states().items():
             saved = tensors.get(f"random.{kind}.{self.processes.rank}")
             if saved is not None and saved.shape == now.shape:  # a run may go on on another device
-                set_random_state(torch.device(kind) if kind == "cpu" else self.model.device, saved)
+                device = torch.device(kind) if kind == "cpu" else self.model.device
+                restore_random_state(device, saved, self.run.checkpoint)
         if self.processes.first:
             self.run.write_metrics(self.progress.history)
         if self.progress.epoch < self.options.epochs:

@@ -194,6 +194,21 @@ def test_a_batch_whose_loss_is_not_finite_ends_the_run_or_is_left_out(files, mon
     assert all(tensor.isfinite().all() for tensor in state.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("train", ["a\0b"]), ("data", "\ud800"), ("model", "a\0b"), ("exclude", ["", "x"])]
+)
+def test_a_name_that_no_file_can_have_is_refused_when_going_on(files, monkeypatch, capsys, name, value):
+    monkeypatch.setattr(Trainer, "_train_epoch", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    assert train(files) == 130
+    path = files / "run" / "config.json"
+    config = json.loads(path.read_text())
+    config["options"][name] = value
+    path.write_text(json.dumps(config))
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(files / "run")]) == 1
+    assert f"which --{name} could not be: restore it" in capsys.readouterr().err
+
+
 def test_it_stops_early_when_nothing_gets_better(files, monkeypatch, capsys):
     scores = iter([0.1, 0.5, 0.4, 0.3])
     monkeypatch.setattr("contrastive_training.spearman_of", lambda encoder, pairs: next(scores))

@@ -1001,6 +1001,9 @@ def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, cont
         ("use_gpu", 1, "config.json: use_gpu is 1, which"),
         ("data", [], "config.json: data is [], which"),
         ("model", "", "config.json: model is '', which"),
+        ("sst_train", "a\0b", "config.json: sst_train is 'a\\x00b', which"),
+        ("data", "\ud800", "config.json: data is '\\ud800', which"),
+        ("device", {"x": "y" * 9000}, "..., which --device could not be: restore it"),
     ],
 )
 def test_going_on_with_an_edited_option_is_refused(command, root, name, value, wanted):

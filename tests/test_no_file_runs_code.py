@@ -103,6 +103,8 @@ def root(tmp_path_factory, tiny_folder):
         for module in (multitask_classifier, options, contrastive_training, result_row, prepare_submit, predict):
             patch.setattr(module, "ROOT", root)
         patch.setattr(multitask_classifier, "CACHE", root / "cache")
+        for module in (multitask_classifier, contrastive_training):  # report.py is a command of its own
+            patch.setattr(module, "write_page", lambda folder, say: None)
         patch.setattr(course_data, "DATA", root / "data")
         patch.chdir(root)
         multitask = [*TRAIN, "--epochs", "1", "--option", "finetune", "--attention", "0"]

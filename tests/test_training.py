@@ -395,6 +395,17 @@ def test_a_checkpoint_holds_no_frozen_weight(bench):
     assert not [name for name in tensors if name.startswith("model.bert")]
 
 
+def test_a_random_state_that_is_none_is_refused(bench):
+    maker = bench(epochs=1)
+    maker.train()
+    run = Run(maker.folder / "run")
+    tensors, state = run.load_checkpoint()
+    for damage in (torch.full_like(tensors["random.cpu.0"], 255), tensors["random.cpu.0"].float()):
+        run.save_checkpoint({**tensors, "random.cpu.0": damage}, state)
+        with pytest.raises(InputError, match="random.cpu.*: it belongs to another run: delete .*last and resume"):
+            bench(epochs=1).train()
+
+
 def test_another_models_checkpoint_is_refused(bench):
     bench(option="pretrain", epochs=1).train()
     with pytest.raises(InputError, match="bert.embeddings.word_embeddings.weight is missing: it belongs to another"):
