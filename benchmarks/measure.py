@@ -32,9 +32,10 @@ def import_theirs(*names: str) -> list[ModuleType]:
     """Import packages that look for another one named `datasets`, which a file of ours shadows.
 
     To be called before anything of ours is imported: the root is off the path for as long as this lasts, and what they
-    found under that name is forgotten afterwards. Raises ImportError for what is not installed.
+    found under that name is forgotten afterwards. A test may have imported ours before, which is put aside meanwhile.
+    Raises ImportError for what is not installed.
     """
-    path = sys.path[:]
+    path, ours = sys.path[:], sys.modules.pop("datasets", None)
     sys.path[:] = [place for place in path if Path(place or os.curdir).resolve() != ROOT]
     try:
         modules = [importlib.import_module(name) for name in names]
@@ -44,7 +45,9 @@ def import_theirs(*names: str) -> list[ModuleType]:
             sys.modules["transformers"].utils.logging.set_verbosity_error()
     finally:
         sys.path[:] = path
-    sys.modules.pop("datasets", None)
+        sys.modules.pop("datasets", None)
+        if ours is not None:
+            sys.modules["datasets"] = ours
     return modules
 
 
