@@ -6,6 +6,7 @@ a part of every batch, and the gradients are added up before the step. Alone, ev
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -171,6 +172,9 @@ def joined(processes: Processes, patience: timedelta = PATIENCE) -> Iterator[Non
     if processes.size == 1:
         yield
         return
+    # Its functions take the group of their import's time as a default, and torch's optimizers and compiler import it.
+    # Were it imported between the lines below, gloo's threads would outlive this, and now and then abort Python's end.
+    importlib.import_module("torch.distributed.nn.functional")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with _as_input_error():
         dist.init_process_group(backend, rank=processes.rank, world_size=processes.size, timeout=patience)

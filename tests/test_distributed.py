@@ -136,6 +136,15 @@ def test_what_processes_tell_each_other(tmp_path):
         assert shares == [[0], [], [0, 1, 2], [3, 4]]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system doesn't list threads")
+def test_no_thread_of_the_connection_is_left(tmp_path):
+    """One that is can abort a Python that ends, after everything was done: "terminate called ..."."""
+    for code, err in finish(start_two(tmp_path, "imports")):
+        assert code == 0, err
+    for rank in (0, 1):
+        assert [name for name in (tmp_path / f"threads-{rank}").read_text().split() if "gloo" in name] == []
+
+
 def test_alone_nothing_changes(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)

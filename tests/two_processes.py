@@ -3,6 +3,7 @@
 Trains the tiny model by every schedule, or dies in the middle; the functions serve the test as well.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -142,6 +143,12 @@ def main(folder, what):
             flags = processes.any(torch.tensor([processes.rank == 1, False])).tolist()
             shares = [part.tolist() for n in (1, 5) for part in processes.shares(np.arange(n))]
             torch.save((text, gathered, flags, shares), folder / f"words-{processes.rank}.pt")
+        elif what == "imports":
+            importlib.import_module("torch._dynamo")  # as torch's optimizers and compiler do, at any time
+            processes.wait()
+    if what == "imports":
+        names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+        (folder / f"threads-{processes.rank}").write_text("\n".join(names))
 
 
 if __name__ == "__main__":
