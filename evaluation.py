@@ -1,17 +1,24 @@
 """Judgement: metrics, predictions joined by id, the course's prediction files and its evaluation functions.
 
 Metrics come from scikit-learn and scipy; file formats and function names are those of the CS 224N default project, for
-GLUE's tasks those of its benchmark (Wang et al. 2018, arXiv 1804.07461).
+GLUE's tasks those of its benchmark (Wang et al. 2018, arXiv 1804.07461). As a command it compares finished runs and
+shows where one errs (comparison.py):
+
+    python evaluation.py compare RUN RUN
+    python evaluation.py errors RUN
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import startup  # noqa: F401  # isort: skip: before what may be missing
 
 import numpy as np
 import torch
@@ -188,13 +195,17 @@ def predict(
     model.train(was_training)
     outputs = processes.add(answers).cpu().numpy()
     _refuse_broken_outputs(task, data.ids, outputs)
+    return judge(task, data.ids, outputs, data.labels)
+
+
+def judge(task: Task, ids: list[str], outputs: np.ndarray, labels: torch.Tensor | None) -> Predictions:
+    """Decisions for a file's outputs, and where there are labels (n,) the loss and every metric of the task."""
     values, loss, scores = decide(task, outputs), None, {}
-    if data.labels is not None:
-        labels = data.labels.numpy()
-        found = float(LOSSES[task.loss](torch.from_numpy(outputs), data.labels))
+    if labels is not None:
+        found = float(LOSSES[task.loss](torch.from_numpy(outputs), labels))
         loss = found if math.isfinite(found) else None  # finite outputs may be too far apart for their loss
-        scores = {name: METRICS[name](labels, values) for name in task.metrics}
-    return Predictions(task, list(data.ids), outputs, values, loss, scores)
+        scores = {name: METRICS[name](labels.numpy(), values) for name in task.metrics}
+    return Predictions(task, list(ids), outputs, values, loss, scores)
 
 
 def _refuse_broken_outputs(task: Task, ids: list[str], outputs: np.ndarray) -> None:
@@ -389,3 +400,9 @@ def _answers(dataloader: Iterable[dict], model: MultitaskBERT, device: torch.dev
         sentences += batch.get("sents", [])
     model.train(was_training)
     return list(predictions), list(predictions.values()), labels, sentences
+
+
+if __name__ == "__main__":
+    from comparison import main  # which needs what is above
+
+    sys.exit(main())

@@ -30,6 +30,7 @@ from console import tell
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
 from distributed import ALONE, Processes, find_processes, joined
+from ensemble import ensemble
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, check_known, predict, write_predictions
@@ -364,6 +365,10 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
     """The whole command. Returns the run's folder."""
     began, folder = time.monotonic(), args.run
     say = say if processes.first and not args.quiet else (lambda text: None)
+    if args.ensemble:
+        if processes.size > 1:
+            raise InputError("--ensemble: one process is enough: start it without torchrun")
+        return ensemble(args, say)
     with ExitStack() as held:
         if args.resume:
             if processes.first:
@@ -438,7 +443,7 @@ def main(arguments: list[str] | None = None) -> int:
             args = get_args(arguments)
             processes = find_processes()
             with joined(processes):
-                name = args.run or ROOT / "runs" / new_name(args.option)
+                name = args.run or ROOT / "runs" / new_name("ensemble" if args.ensemble else args.option)
                 args.run = folder = Path(processes.from_first(str(name)))
                 train(args, processes)
     except InputError as error:

@@ -46,6 +46,8 @@ def recommended_lr(hidden_size: int, option: str) -> float:
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
 MAY_CHANGE += ("resume", "tensorboard", "quiet")
+# What an ensemble of finished runs asks for, beyond the course's file names.
+OF_AN_ENSEMBLE = {"ensemble", "data", "device", "use_gpu", "precision", "run", "quiet"}
 # What config.json has as it was resolved: no default could say afterwards which it was.
 RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
@@ -265,6 +267,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="a stopped run, its folder or name in runs/, to continue as it was (default: a new run)",
     )
     where.add_argument(
+        "--ensemble",
+        nargs="+",
+        type=text_given,
+        metavar="RUN",
+        help="train nothing: average the answers of these finished runs, folders or names in runs/",
+    )
+    where.add_argument(
         "--save_every",
         type=float,
         metavar="MINUTES",
@@ -298,16 +307,28 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
             f"--option {args.option} and --fine-tune-mode {args.fine_tune_mode} contradict each other: give one"
         )
     args.option = args.option or mode or "pretrain"
+    typed = _typed(parser, arguments, args)
+    if args.ensemble:
+        idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name))
+        if idle:
+            raise InputError(f"--ensemble trains nothing, so --{idle[0]} has nothing to say: leave it out")
     if args.resume:
-        # A default stands only where nothing does, so what isn't this object was typed.
-        untyped = object()
-        marked = argparse.Namespace(**dict.fromkeys(vars(args), untyped))
-        typed = {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
-        if "fine_tune_mode" in typed:
-            typed = typed - {"fine_tune_mode"} | {"option"}
         args = resumed_args(args, typed)
     check_ranges(args)
     return args
+
+
+def _typed(parser: argparse.ArgumentParser, arguments: list[str] | None, args: argparse.Namespace) -> set[str]:
+    """The options that were given, whatever their value."""
+    untyped = object()  # a default stands only where nothing does, so what isn't this object was typed
+    marked = argparse.Namespace(**dict.fromkeys(vars(args), untyped))
+    typed = {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
+    return typed - {"fine_tune_mode"} | {"option"} if "fine_tune_mode" in typed else typed
+
+
+def is_file_option(name: str) -> bool:
+    """Whether an option is one of the course's file names: sst_dev, sst_dev_out."""
+    return name.endswith(("_out", *(f"_{split}" for split in SPLITS)))
 
 
 def check_ranges(args: argparse.Namespace) -> None:
@@ -452,13 +473,15 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(f"{folder / 'config.json'}: not a run's configuration: it can't be continued") from error
     if command != COMMAND:
         raise InputError(f"{folder} is a run of {command}: continue it with that command")
+    if options.get("ensemble"):
+        raise InputError(f"{folder} is an ensemble, which trains nothing: make it again, with --ensemble")
     if (folder / SCORES).is_file() and not unfinished(folder):
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
         )
     for action in build_parser()._actions:
         name, where = action.dest, folder / "config.json"
-        if name in ("help", "run", "resume", "local_files_only"):
+        if name in ("help", "run", "resume", "ensemble", "local_files_only"):
             continue
         if name not in options and name in RESOLVED:
             raise InputError(f"{where}: the options have no {name}: restore it, or start a new run")

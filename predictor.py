@@ -205,10 +205,21 @@ def best_folders(run: str | Path) -> dict[str, Path]:
         candidates = [folder / "best", *(folder / name / "best" for name in TASKS)]
     found = {name: candidate for candidate in candidates for name in _heads(candidate) or () if name in TASKS}
     if not found:
+        refuse_ensemble(folder)
         raise InputError(
             f"{short(folder)}: no model with heads in it (yet): name a run of multitask_classifier.py that has best/"
         )
     return found
+
+
+def refuse_ensemble(folder: Path) -> None:
+    """Raises InputError for the folder of an ensemble, naming its runs, whose models it has no copies of."""
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else None
+    options = config.get("options") if isinstance(config, dict) else None
+    runs = options.get("ensemble") if isinstance(options, dict) else None
+    if isinstance(runs, list):
+        names = ", ".join(map(str, runs))
+        raise InputError(f"{short(folder)} is an ensemble, without a model of its own: name one of its runs, {names}")
 
 
 def _heads(folder: Path) -> dict | None:

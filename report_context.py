@@ -92,6 +92,8 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
 
 def _headline(config: dict) -> list[str]:
     options = config["options"]
+    if options.get("ensemble"):
+        return [f"ensemble of {len(options['ensemble'])} runs"]
     first = options.get("option") or options.get("mode") or ""
     return [str(first), f"{options.get('epochs')} epochs, batch {options.get('batch_size')}, lr {options.get('lr'):g}"]
 

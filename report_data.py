@@ -187,7 +187,8 @@ def _read_contrastive(run: Run, config: dict) -> ReadRun:
 def _check(config: dict, where: Path) -> None:
     """Raises InputError unless config.json has what a page takes from it, whichever command's it is."""
     number, text = (int, float), str
-    kinds = {("options", "lr"): number, ("model", "name"): text, ("model", "sha256"): text, ("started",): text}
+    rate = {} if result_row.need(config, ("options",), dict, where).get("ensemble") else {("options", "lr"): number}
+    kinds = rate | {("model", "name"): text, ("model", "sha256"): text, ("started",): text}
     for keys, kind in {**kinds, ("device",): dict, ("versions",): dict, ("commit",): (str, type(None))}.items():
         result_row.need(config, keys, kind, where)
     data = result_row.need(config, ("data",), dict, where)

@@ -50,6 +50,10 @@ def describe_score(found: Predictions) -> str:
     return f"{found.task.name} {found.task.metric} {value}"
 
 
+def show_score(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
 def report(untrained: dict[str, float | None], dev: dict[str, Predictions], trained: bool, say: Say) -> None:
     """The last lines: each task's dev score beside the untrained one, and the leaderboard score.
 
@@ -59,18 +63,19 @@ def report(untrained: dict[str, float | None], dev: dict[str, Predictions], trai
     def line(title: str, metric: str, before: str, after: str) -> str:
         return f"{title:<24}{metric:<11}{before:>9}" + (f"{after:>10}" if trained else "")
 
-    def show(value):
-        return "undefined" if value is None else f"{value:.3f}"
-
     say("")
     say(line("dev", "metric", "untrained", "trained"))
     for name, found in dev.items():
-        say(line(found.task.title, found.task.metric, show(untrained[name]), show(found.score)))
+        say(line(found.task.title, found.task.metric, show_score(untrained[name]), show_score(found.score)))
     scores = {name: found.score for name, found in dev.items()}
     if set(dev) == {"sst", "para", "sts"}:
-        say(line("leaderboard score", "", show(leaderboard_score(untrained)), show(leaderboard_score(scores))))
+        say(
+            line(
+                "leaderboard score", "", show_score(leaderboard_score(untrained)), show_score(leaderboard_score(scores))
+            )
+        )
     elif len(dev) > 1 and any(found.task.file_format == "glue" for found in dev.values()):
-        say(line("mean", "", show(selection_score(untrained)), show(selection_score(scores))))
+        say(line("mean", "", show_score(selection_score(untrained)), show_score(selection_score(scores))))
 
 
 def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, say: Say) -> list[Path]:

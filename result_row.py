@@ -21,11 +21,11 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 from console import refuse
 from errors import InputError, quoted
 from files import parse_json, read_json
-from options import SCORES, build_parser
+from options import SCORES, build_parser, is_file_option
 from run import ROOT, Run
 from tasks import TASKS, leaderboard_score
 
-PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only"}
+PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only", "quiet", "tensorboard"}
 # The README's column headings; another task's is its title and metric.
 HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr."}
 UNTRAINED = "untrained"
@@ -129,7 +129,7 @@ def leaderboard(scores: dict) -> float | None:
 
 def is_place(option: str) -> bool:
     """Whether an option says where something is on one machine, not what was done."""
-    return option in PLACES or option.endswith(("_out", "_train", "_dev", "_test"))
+    return option in PLACES or is_file_option(option)
 
 
 def command(config: dict, parser: argparse.ArgumentParser | None = None, *words: str) -> str:
@@ -180,7 +180,8 @@ def table(rows: list[tuple[dict, str]]) -> str:
                 trained, untrained = (
                     need(found, ("dev", task.name, key), maybe, path) for key in (task.metric, UNTRAINED)
                 )
-                cells.append(f"{_show(trained)} ({_show(untrained)})")
+                ensemble = bool(found.get("options", {}).get("ensemble"))  # which was never untrained
+                cells.append(_show(trained) + ("" if ensemble else f" ({_show(untrained)})"))
             else:
                 cells.append("")
         score = need(found, ("leaderboard",), maybe, path)

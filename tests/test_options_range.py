@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_rows
 
+import comparison
 import contrastive
 import contrastive_options
 import contrastive_training
@@ -144,6 +145,8 @@ COMMANDS = {
     ),
     "predict.py": (predict.main, predict.build_parser, ("nowhere", "a film")),
     "export.py": (export.main, export.build_parser, ("nowhere", "new")),
+    "comparison.py": (comparison.main, lambda: subparser(comparison.build_parser(), "errors"), ("errors", "nowhere")),
+    "compare": (comparison.main, lambda: subparser(comparison.build_parser(), "compare"), ("compare", "nowhere", "no")),
     "report.py": (report.main, lambda: parser_of(report.main), ("nowhere",)),
     "result_row.py": (result_row.main, lambda: parser_of(result_row.main), ("nowhere",)),
 }

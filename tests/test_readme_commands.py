@@ -40,7 +40,14 @@ BEFORE = {
         "multitask_classifier.py --run runs/mean --attention 0 --epochs 1",
         "runs/mean",
     ),
-    "python report.py RUN OTHER [OTHER...]": ("multitask_classifier.py --run runs/other --attention 0 --epochs 1", RUN),
+    **dict.fromkeys(  # the first of them makes it, the others find it
+        (
+            "python report.py RUN OTHER [OTHER...]",
+            "python evaluation.py compare RUN OTHER",
+            "python multitask_classifier.py --ensemble RUN OTHER",
+        ),
+        ("multitask_classifier.py --run runs/other --attention 0 --epochs 1", RUN),
+    ),
 }
 # Of a model that has learned nothing, as the tiny one, a submission is refused, and nothing else may speak against it.
 TOO_TINY = "every prediction is "

@@ -1,0 +1,158 @@
+"""Two runs on the same dev rows, and where one run errs: `python evaluation.py compare RUN RUN`, `... errors RUN`.
+
+    python evaluation.py compare RUN RUN    each task's difference, and how sure it is
+    python evaluation.py errors RUN         each class's errors, and the examples that are hardest for the run
+
+Intervals are a paired bootstrap's (intervals.py; for systems of language processing, Koehn 2004, "Statistical
+Significance Tests for Machine Translation Evaluation"): both runs are scored on the same draws of dev rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from console import refuse, tell
+from errors import InputError
+from intervals import CONFIDENCE, RESAMPLES
+from report_data import Judged, ReadRun, read_run
+from report_examples import class_name, worst
+from report_scores import scores
+
+HARDEST = 10
+WIDTH = 120
+
+
+def compare(first: ReadRun, second: ReadRun) -> list[str]:
+    """Lines: a score of each run, the second's difference from the first, and its interval.
+
+    Raises InputError where the two have no dev file in common.
+    """
+    rows = scores([first, second])["rows"]
+    lines = [f"{'dev':<24}{'metric':<12}{'first':>9}{'second':>9}{'difference':>12}   {CONFIDENCE:.0%} interval"]
+    compared, missing = 0, {}
+    for row in rows:
+        one, other = row["cells"]
+        metric = "" if row["title"].startswith("leaderboard") else row["metric"]
+        line = f"{row['title']:<24}{metric:<12}{_number(one):>9}{_number(other):>9}"
+        if other and other["difference"] is not None:
+            compared += 1
+            line += f"{other['difference']:>+12.3f}"
+            found = other["of_difference"]
+            line += f"   {found[0]:+.3f} to {found[1]:+.3f}{' *' if other['marked'] else ''}" if found else "   unknown"
+        elif one and other:
+            line += "   judged on other rows"
+        lines.append(line)
+    for run in (first, second):
+        missing |= {judged.missing: None for judged in run.judged.values() if judged.missing}
+    if not compared:
+        raise InputError(f"{first.folder} and {second.folder} were not judged on the same rows: nothing to compare")
+    lines += [f"note: {reason}" for reason in missing]
+    lines.append(
+        f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for both runs: what another seed "
+        "of training\nwould change is not in these intervals. With several seeds, compare their means, too."
+    )
+    return lines
+
+
+def _number(cell: dict | None) -> str:
+    return "" if cell is None else "undefined" if cell["value"] is None else f"{cell['value']:.3f}"
+
+
+def errors(run: ReadRun, most: int = HARDEST) -> list[str]:
+    """Lines for each task: a row for each class, then at most `most` of the rows that the run is most wrong about."""
+    lines = []
+    for judged in run.judged.values():
+        if judged.missing:
+            lines += [f"{judged.task.title}: {judged.missing}", ""]
+            continue
+        lines += [
+            f"{judged.task.title}: {len(judged.labels):,} rows of {judged.table.path.name}",
+            *_by_class(judged),
+            "",
+        ]
+        lines += [*_hardest(judged, most), ""]
+    return lines[:-1]
+
+
+def _by_class(judged: Judged) -> list[str]:
+    """Of classes how many rows, how many right, and what they are taken for; of scores the error near each label."""
+    if judged.probabilities is None:
+        lines = [f"  {'label':<28}{'rows':>7}{'mean error':>12}{'mean abs. error':>17}"]
+        apart, nearest = judged.scaled - judged.labels, np.rint(judged.labels)
+        for value in np.unique(nearest):
+            own = apart[nearest == value]
+            lines.append(f"  {f'about {value:g}':<28}{len(own):>7,}{own.mean():>+12.2f}{np.abs(own).mean():>17.2f}")
+        return lines
+    head = f"{'rows':>7}{'found':>8}{'said':>7}{'right of these':>16}"
+    lines = [f"  {'label':<28}{head}   most often taken for"]
+    for value in range(judged.probabilities.shape[1]):
+        own, said = judged.labels == value, judged.values == value
+        right = int((own & said).sum())
+        taken = np.bincount(judged.values[own & ~said].astype(int), minlength=judged.probabilities.shape[1])
+        other = f"{class_name(judged, taken.argmax())} ({taken.max():,})" if taken.any() else "none"
+        shares = f"{_share(right, own.sum()):>8}{said.sum():>7,}{_share(right, said.sum()):>16}"
+        lines.append(f"  {class_name(judged, value):<28}{own.sum():>7,}{shares}   {other}")
+    return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "none"
+
+
+def _hardest(judged: Judged, most: int) -> list[str]:
+    rows = worst(judged, most)
+    if not len(rows):
+        return ["  no wrong answer"]
+    sure = "off by" if judged.probabilities is None else "its share"
+    lines = [f"  {'id':<26}{'line':>7}  {'label':<20}{'said':<20}{sure:>9}  text"]
+    for row in rows:
+        example, label = judged.table[row], judged.labels[row]
+        if judged.probabilities is None:
+            said, number = f"{judged.scaled[row]:.1f}", f"{judged.scaled[row] - label:+.1f}"
+        else:
+            said = class_name(judged, judged.values[row])
+            number = f"{judged.probabilities[row, int(label)]:.3f}"
+        texts = " | ".join(text for text in (example.sentence, example.second) if text is not None)
+        line = f"  {example.id:<26}{example.line:>7}  {class_name(judged, label):<20}{said:<20}{number:>9}  "
+        lines.append(line + textwrap.shorten(texts, max(WIDTH - len(line), 40), placeholder=" ..."))
+    note = "its share: the probability that the run gave to the label" if judged.probabilities is not None else ""
+    return lines + ([f"  ({note})"] if note else [])
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="evaluation.py", description="Compare two finished runs, or look at one's errors."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{compare,errors}")
+    data = {"type": Path, "metavar": "DIR", "help": "where dev files are now that were moved since the run"}
+    two = commands.add_parser("compare", help="each task's difference between two runs, with its interval")
+    two.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its name in runs/")
+    two.add_argument("--data", **data)
+    one = commands.add_parser("errors", help="each class's errors, and the hardest examples")
+    one.add_argument("run", metavar="RUN", help="a run's folder, or its name in runs/")
+    one.add_argument("--data", **data)
+    one.add_argument(
+        "--most", type=int, metavar="N", default=HARDEST, help=f"examples of each task (default {HARDEST})"
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = build_parser().parse_args(arguments)
+    try:
+        if args.command == "compare":
+            runs = [read_run(name, args.data, tell) for name in args.runs]
+            lines = compare(*runs)
+        else:
+            if args.most < 0:
+                raise InputError(f"--most is {args.most}, wanted a number from 0 up")
+            lines = errors(read_run(args.run, args.data, tell), args.most)
+    except (InputError, OSError) as error:
+        return refuse(error)
+    for line in lines:
+        tell(line)
+    return 0

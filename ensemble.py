@@ -1,0 +1,258 @@
+"""Several finished runs as one: the mean of their probabilities, and of their similarity scores once standardized.
+
+    python multitask_classifier.py --ensemble RUN RUN [RUN...]
+
+After Lakshminarayanan, Pritzel and Blundell 2017, "Simple and Scalable Predictive Uncertainty Estimation using Deep
+Ensembles" (arXiv 1612.01474), which average the predictive distributions of networks trained from other seeds. Nothing
+is trained; what is fitted is the mean and the spread of each run's similarity scores, on dev.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from batches import TaskData
+from course_data import choose_data, refuse_mixture
+from errors import InputError
+from evaluation import Predictions, judge, predict, probabilities, write_predictions
+from files import read_json, short, write_json
+from model import MultitaskBERT
+from options import COMMAND, SCORES, SPLITS, check_outputs, choose_device, input_paths
+from precision import choose_precision
+from predictor import best_folders
+from reporting import hand_over, show_score, write_page
+from result_row import check_config, check_scores, last_row, need
+from run import ROOT, Run, environment
+from task_files import is_optional, read_split
+from tasks import TASKS, Task, leaderboard_score
+from tokenizer import BertTokenizer
+
+Say = Callable[[str], None]
+LEADERBOARD = ("sst", "para", "sts")
+SMALLEST = 1e-12  # of a probability whose logarithm is taken: far below what a float32 softmax tells from zero
+
+
+@dataclass(frozen=True)
+class Member:
+    """A finished run. folders: task -> the folder of the best model that has a head for it."""
+
+    run: Run
+    folders: dict[str, Path]
+
+    @classmethod
+    def read(cls, name: str) -> Member:
+        """A run, given as its folder or its name in runs/. Raises InputError unless it is one that is finished."""
+        run = Run.open(name, ROOT)
+        if not (run.folder / SCORES).is_file():
+            raise InputError(f"{run.folder} is not finished (no {SCORES}): continue it with --resume {run.folder}")
+        member = cls(run, best_folders(run.folder))
+        check_config(member.config, run.folder / "config.json")
+        return member
+
+    @cached_property
+    def config(self) -> dict:
+        return self.run.config
+
+    @property
+    def name(self) -> str:
+        return short(self.run.folder)
+
+    @cached_property
+    def scores(self) -> dict[str, float | None]:
+        """Task -> its dev score, as it was written when the run ended."""
+        path = self.run.folder / SCORES
+        found = check_scores(read_json(path), path)
+        return {name: values[TASKS[name].metric] for name, values in found.items()}
+
+    def recorded(self, task: str, split: str, key: str) -> str:
+        """What config.json says of a data file: its path or its sha256."""
+        return need(self.config, ("data", task, split, key), str, self.run.folder / "config.json")
+
+    def cost(self) -> tuple[float, int]:
+        """(seconds, tokens) of training."""
+        parts = [self.run.folder] if self.run.metrics.is_file() else {best.parent for best in self.folders.values()}
+        ends = [last_row(part / self.run.metrics.name) for part in parts]
+        return sum(end["train_seconds"] for end in ends), sum(end["train_tokens"] for end in ends)
+
+
+def average(task: Task, members: list[Predictions], on_dev: list[Predictions]) -> np.ndarray:
+    """What one head would have to give to say what the members say together: (n, C) or (n,) float32.
+
+    members: their answers for a file, each with the loss that its head was trained with. on_dev: the same members' for
+    dev, whose mean and standard deviation put similarity scores on one scale; a constant one counts for nothing. Of
+    classes it is the logarithm of the mean probability, whose softmax is that mean again; of two, its logit.
+    """
+    if task.label_kind == "score":
+        scales = [(found.values.mean(), found.values.std()) for found in on_dev]
+        scores = [
+            (found.values - mean) / spread if spread else np.zeros(len(found.values))
+            for found, (mean, spread) in zip(members, scales, strict=True)
+        ]
+        return np.mean(scores, axis=0).astype(np.float32)
+    mean = np.mean([probabilities(found.task, found.outputs) for found in members], axis=0)
+    logs = np.log(np.maximum(mean, SMALLEST))
+    return (logs[:, 1] - logs[:, 0] if task.label_kind == "binary" else logs).astype(np.float32)
+
+
+def ensemble(args: argparse.Namespace, say: Say) -> Path:
+    """The whole command: answers of the runs args.ensemble for dev and test, averaged; a folder like a run's.
+
+    Returns it. Each task is answered by the runs that have a head for it. Raises InputError for runs that aren't
+    finished, or that were judged on other dev rows than those that are read.
+    """
+    members = read_members(args.ensemble)
+    tasks = tuple(TASKS[name] for name in TASKS if any(name in member.folders for member in members))
+    device, reason = choose_device(args)
+    precision = choose_precision(args.precision, device)
+    paths = find_files(args, tasks, members, say)
+    check_outputs(args, tasks, paths.values())
+    tables = {key: read_split(TASKS[key[0]], key[1], path) for key, path in paths.items()}
+    for (name, split), table in tables.items():
+        for member in [member for member in members if name in member.folders and split == "dev"]:
+            if member.recorded(name, split, "sha256") != table.sha256:
+                raise InputError(
+                    f"{member.name} was judged on other rows than {short(paths[name, split])} has, and may have been "
+                    "trained on these: leave that run out, or name its data with --data"
+                )
+    say(f"device     {device}: {reason}; {precision.name}: {precision.why}")
+    answers: dict[tuple[str, str], list[Predictions]] = {key: [] for key in tables}
+    data: dict[str, dict[str, TaskData]] = {task.name: {} for task in tasks}
+    for member in members:
+        say(f"asking     {member.name}: {', '.join(member.folders)}")
+        for best in dict.fromkeys(member.folders.values()):
+            model, tokenizer = MultitaskBERT.from_pretrained(best).to(device), BertTokenizer.from_pretrained(best)
+            model.autocast = precision.dtype
+            for name in [name for name, folder in member.folders.items() if folder == best]:
+                encoding = model.heads[name].config.pair_encoding
+                for split in [split for split in SPLITS if (name, split) in tables]:
+                    rows = TaskData(TASKS[name], tables[name, split], tokenizer, pair_encoding=encoding)
+                    data[name].setdefault(split, rows)
+                    answers[name, split].append(predict(model, rows))
+    together = {}
+    for (name, split), found in answers.items():
+        outputs = average(TASKS[name], found, answers[name, "dev"])
+        together[name, split] = judge(TASKS[name], found[0].ids, outputs, data[name][split].labels)
+    dev = {name: found for (name, split), found in together.items() if split == "dev"}
+    describe(members, dev, say)
+    config = _config(members, data, precision.name, device)
+    with Run(args.run).locked():
+        outputs = _write(args, members, together, data, config, say)
+    write_page(args.run, say)
+    places = dict.fromkeys(short(place) for place in (args.run / "predictions", *(path.parent for path in outputs)))
+    say(f"\npredictions are in {' and '.join(places)}")
+    return args.run
+
+
+def read_members(names: list[str]) -> list[Member]:
+    """The runs by their folders or names. Raises InputError for fewer than two, or one twice."""
+    members = [Member.read(name) for name in names]
+    if len({member.run.folder.resolve() for member in members}) < max(2, len(members)):
+        raise InputError(f"--ensemble {' '.join(names)}: wants two runs or more, each named once")
+    return members
+
+
+def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[Member], say: Say) -> dict:
+    """(task, split) -> the data file, of dev and test: where the options say, else where the first run's stood."""
+    given = input_paths(args, tasks, choose_data(args.data)[0])
+    refuse_mixture(given.values() if args.data else ())
+    found = {}
+    for task in tasks:
+        first = next(member for member in members if task.name in member.folders)
+        for split in ("dev", "test"):
+            if args.data or getattr(args, f"{task.name}_{split}"):
+                path = given[task.name, split]
+            elif split in first.config["data"].get(task.name, ()):
+                path = Path(first.recorded(task.name, split, "path"))
+            else:
+                continue
+            if path.exists() or not is_optional(task, split):
+                found[task.name, split] = path
+    for folder in dict.fromkeys(short(path.parent) for path in found.values()):
+        say(f"data       {folder}")
+    return found
+
+
+def _config(members: list[Member], data: dict, precision: str, device: torch.device) -> dict:
+    """config.json of the ensemble's folder: as a run's, with the runs that it is made of."""
+    models = {member.config["model"]["sha256"]: member.config["model"]["name"] for member in members}
+    names = list(dict.fromkeys(models.values()))
+    return {
+        "command": COMMAND,
+        "options": {"ensemble": [member.name for member in members]},
+        "members": [str(member.run.folder.resolve()) for member in members],
+        "model": {"name": " and ".join(names), "sha256": next(iter(models)) if len(models) == 1 else ""},
+        "data": {
+            name: {
+                # What was trained on is the runs' own.
+                **{split: file for split, file in _first(members, name)["data"][name].items() if split == "train"},
+                **{
+                    split: {
+                        "path": str(rows.table.path.resolve()),
+                        "rows": len(rows),
+                        "dropped": rows.table.dropped,
+                        "sha256": rows.table.sha256,
+                    }
+                    for split, rows in splits.items()
+                },
+            }
+            for name, splits in data.items()
+        },
+        "precision": precision,
+        "processes": 1,
+        **environment(device),
+    }
+
+
+def _first(members: list[Member], task: str) -> dict:
+    return next(member.config for member in members if task in member.folders)
+
+
+def _first(members: list[Member], task: str) -> dict:
+    return next(member.config for member in members if task in member.folders)
+
+
+def _write(args, members: list[Member], together: dict, data: dict, config: dict, say: Say) -> list[Path]:
+    """Everything that a run leaves but a model; scores come last, so that what lacks them is known to be cut short.
+
+    Returns where the predictions were handed over to.
+    """
+    dev = {name: found for (name, split), found in together.items() if split == "dev"}
+    run, costs = Run.create(args.run, config), [member.cost() for member in members]
+    for (name, split), found in together.items():
+        write_predictions(run.predictions / TASKS[name].predictions_file(split), found)
+    row = {
+        "epoch": 0,
+        "step": 0,
+        "best": True,
+        "train_seconds": sum(seconds for seconds, _ in costs),
+        "train_tokens": sum(tokens for _, tokens in costs),
+        "train_loss": {},
+        "dev": {name: {"loss": found.loss, **found.scores} for name, found in dev.items()},
+    }
+    run.write_metrics([row])
+    run.write_outputs({name: torch.from_numpy(found.outputs) for name, found in dev.items()})
+    outputs = hand_over(args, data, run.folder, ROOT, say)
+    write_json(run.folder / SCORES, {name: {"untrained": None, **found.scores} for name, found in dev.items()})
+    return outputs
+
+
+def describe(members: list[Member], dev: dict[str, Predictions], say: Say) -> None:
+    """Dev scores of each run as it was written when it ended, and of all together, one line each."""
+    columns = {name: found.task.title for name, found in dev.items()}
+    whole = set(dev) == set(LEADERBOARD)
+    rows = [(member.name, member.scores) for member in members]
+    rows.append(("together", {name: found.score for name, found in dev.items()}))
+    width = max(len(name) for name, _ in rows) + 2
+    heads = [*columns.values(), *(["leaderboard score"] if whole else [])]
+    say(f"\n{'dev':<{width}}" + "".join(f"{head:>{len(head) + 2}}" for head in heads))
+    for name, scores in rows:
+        shown = ["" if task not in scores else show_score(scores[task]) for task in columns]
+        shown += [show_score(leaderboard_score(scores)) if set(scores) >= set(LEADERBOARD) else ""] if whole else []
+        say(f"{name:<{width}}" + "".join(f"{text:>{len(head) + 2}}" for text, head in zip(shown, heads, strict=True)))
