@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+import weights
 from errors import InputError, quoted
 from gradients import set_random_state
 
@@ -41,6 +42,14 @@ def check_checkpoint(
         if name.startswith("random.") and (found.dtype != torch.uint8 or found.dim() != 1):
             raise _foreign(path, name, f"{found.dtype} {tuple(found.shape)}, wanted a generator's bytes")
     _check_state(state, progress, path)
+
+
+def check_best(best: Path, path: Path) -> None:
+    """Raises InputError, before hours of training, if the best model so far can't be what the run ends with."""
+    try:
+        weights.read_state(best)
+    except InputError as error:
+        raise InputError(f"{error}; or delete {path.parent} and resume, which starts over") from error
 
 
 def restore_random_state(device: torch.device, state: torch.Tensor, path: Path) -> None:

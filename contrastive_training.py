@@ -34,7 +34,7 @@ from options import SCORES, choose_device
 from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import write_page
-from resuming import changed_surroundings, command_to_resume, or_resume
+from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
@@ -99,7 +99,7 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
             if processes.first:
                 held.enter_context(Run(folder).locked())
             processes.wait()
-        if args.resume and (folder / SCORES).is_file():  # killed after everything was written
+        if args.resume and is_scored(folder, SCORES):  # killed after everything was written
             if processes.first:
                 Run(folder).finish()
                 write_page(folder, say)

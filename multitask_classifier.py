@@ -52,7 +52,7 @@ from options import (
 from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import describe_data, describe_score, hand_over, report, write_page
-from resuming import changed_surroundings, command_to_resume, or_resume
+from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
@@ -263,6 +263,8 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     if progress.best_epoch:
         processes.wait()  # rank 0 may still be writing it
         model.load_weights(weights.read_state(run.best), str(run.best))
+        if processes.first:
+            model.write_config(run.best)  # which whoever loads it needs, too
     elif processes.first:
         model.save_pretrained(run.best)
     if progress.seconds:
@@ -374,7 +376,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
             if processes.first:
                 held.enter_context(Run(folder).locked())
             processes.wait()
-            if (folder / SCORES).is_file():  # killed after everything was written
+            if is_scored(folder, SCORES):  # killed after everything was written
                 if processes.first:
                     for run in unfinished(folder):
                         run.finish()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from errors import InputError, quoted
-from files import CannotWrite, short
+from files import CannotWrite, read_json, short
 from run import ROOT, Run
 
 PLACES = ("help", "run", "resume")  # options that say which run, and are no part of it
@@ -63,6 +63,20 @@ def resumed_options(
             raise InputError(f"--{name} {_shown(now)} differs from the run's {_shown(then)}: leave it out")
     kept = {name: getattr(args, name) for name in typed & {*may_change}}
     return argparse.Namespace(**{**vars(args), **options, **kept, "run": run.folder})
+
+
+def is_scored(folder: Path, scores: str) -> bool:
+    """Whether a run has its scores, so that its checkpoint can go. Raises InputError for a file that holds none."""
+    path = folder / scores
+    if not path.is_file():
+        return False
+    try:
+        if isinstance(read_json(path), dict):
+            return True
+        fault = f"{path}: no scores"
+    except InputError as error:
+        fault = str(error)
+    raise InputError(f"{fault}; or delete it and resume, which writes it again")
 
 
 def command_to_resume(program: list[str], folder: Path, processes: int) -> str:

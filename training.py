@@ -18,7 +18,7 @@ import torch
 from tqdm import tqdm
 
 from batches import Batch, TaskData, prepared
-from checkpoints import check_checkpoint, restore_random_state
+from checkpoints import check_best, check_checkpoint, restore_random_state
 from distributed import ALONE, Processes
 from errors import InputError
 from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
@@ -387,6 +387,8 @@ class Trainer:
         if scale:  # a run that began in another precision has none: it begins here
             self.scaler.load_state_dict(scale)
         self.progress = Progress(**state)
+        if self.progress.best_epoch:
+            check_best(self.run.best, self.run.checkpoint)
         sizes = [size for size in (self.progress.micro_batch, self.options.micro_batch) if size]
         self.progress.micro_batch = min(sizes, default=0)  # what didn't fit then won't now
         with torch.no_grad():

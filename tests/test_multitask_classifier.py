@@ -967,6 +967,25 @@ def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up(command, stoppe
     refused(command("--resume", "runs/x"), "runs/x is finished")
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"sst": '])
+def test_a_checkpoint_stays_where_the_scores_are_none(command, stopped, content):
+    (stopped / "scores.json").write_text(content)
+    found = command("--resume", "runs/x")
+    refused(found, "scores.json")
+    assert found.err.endswith("; or delete it and resume, which writes it again\n")
+    assert (stopped / "last" / "checkpoint.safetensors").is_file()
+    (stopped / "scores.json").unlink()  # as told
+    assert command("--resume", "runs/x").code == 0
+    assert json.loads((stopped / "scores.json").read_text())
+
+
+def test_what_is_asked_to_load_the_best_model_is_written_again(command, stopped):
+    """Where the best came before the stop, nothing else would."""
+    (stopped / "best" / "config.json").unlink()
+    assert command("--resume", "runs/x").code == 0
+    MultitaskBERT.from_pretrained(stopped / "best")
+
+
 def test_a_run_that_is_being_trained_is_left_alone(command, stopped):
     with Run(stopped).locked():
         refused(command("--resume", "runs/x"), f"is being trained by process {os.getpid()}")

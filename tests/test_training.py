@@ -520,6 +520,24 @@ def test_a_trainer_says_what_to_do_about_a_damaged_checkpoint(bench):
     assert_same(outcome(maker.train()[0]), wanted)
 
 
+@pytest.mark.parametrize("damage", ["a bit", "cut", "gone"])
+def test_a_damaged_best_model_is_said_before_training_goes_on(bench, damage):
+    """A run whose later epochs are no better would end with it, hours later, or with an error."""
+    maker = bench(epochs=2)
+    wanted = outcome(maker.train()[0])
+    path = maker.folder / "run" / "best" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        content[-50] ^= 1
+        path.write_bytes(content if damage == "a bit" else content[:-50])
+    with pytest.raises(InputError, match="run/best.*; or delete .*/last and resume, which starts over"):
+        maker.train(loss=lambda *_: pytest.fail("it went on"))
+    shutil.rmtree(maker.folder / "run" / "last")  # as told
+    assert_same(outcome(maker.train()[0]), wanted)
+
+
 @pytest.mark.parametrize("fault", ["fsync", "write"])
 def test_a_full_disk_leaves_the_last_good_state(bench, undisturbed, monkeypatch, fault):
     maker = bench()
