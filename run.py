@@ -10,24 +10,20 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 from errors import InputError
 from files import atomic_write, cannot, read_json, remove_temporaries, write_json
 from sharing import held
+from tensor_files import CHECKSUM, DAMAGE, read_tensors, write_tensors
 
 ROOT = Path(__file__).resolve().parent
 CHECKPOINT = "checkpoint.safetensors"
-# What reading a damaged checkpoint raises.
-DAMAGE = (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Run:
@@ -117,8 +113,7 @@ class Run:
 
         Prediction files hold decisions alone; probabilities come from these without the model running again.
         """
-        with atomic_write(self.outputs, "wb") as file:
-            file.write(save({name: tensor.cpu().contiguous() for name, tensor in outputs.items()}))
+        write_tensors(self.outputs, outputs, {})
 
     def read_outputs(self) -> dict[str, torch.Tensor]:
         """What write_outputs wrote; {} of a run from before there was such a file.
@@ -128,32 +123,27 @@ class Run:
         if not self.outputs.is_file():
             return {}
         try:
-            return load_file(self.outputs)
+            return read_tensors(self.outputs)[0]
         except OSError as error:
             raise cannot("read", self.outputs, error) from error
-        except (SafetensorError, ValueError) as error:
+        except DAMAGE as error:
             raise InputError(
                 f"{self.outputs}: cut short or altered ({error}): delete it, and the model predicts again"
             ) from error
 
     def save_checkpoint(self, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """One file, so that it is there whole or not at all: tensors, and in its header `state` and a checksum."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        described = json.dumps(state)
-        header = {"state": described, "checksum": _checksum(tensors, described)}
-        with atomic_write(self.checkpoint, "wb") as file:
-            file.write(save(tensors, metadata=header))
+        write_tensors(self.checkpoint, tensors, {"state": json.dumps(state)})
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict] | None:
         """What save_checkpoint wrote, or None if nothing was saved yet. Raises InputError for a damaged file."""
         if not self.checkpoint.is_file():
             return None
         with self._reading():
-            header = self._header()
-            tensors = load_file(self.checkpoint)
-            if _checksum(tensors, header["state"]) != header["checksum"]:
-                raise ValueError("its checksum is another")
-            return tensors, json.loads(header["state"])
+            tensors, texts = read_tensors(self.checkpoint)
+            if CHECKSUM not in texts:
+                raise ValueError("it has no checksum")
+            return tensors, json.loads(texts["state"])
 
     def finish(self) -> None:
         """A finished run needs no checkpoint: best/ has the model. What can't be deleted stays, and ends no run."""
@@ -177,19 +167,6 @@ def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterab
         if how_many(file.is_file() and file.read_bytes() == content for file, content in files):
             return config.parent
     return None
-
-
-def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
-    """CRC-32 over names, types, shapes and bytes of the tensors, and the state.
-
-    It finds what a disk or a copy does to a file; safetensors itself takes any bytes for numbers.
-    """
-    total = zlib.crc32(state.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
-        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), total)
-    return f"{total:08x}"
 
 
 def new_name(option: str) -> str:

@@ -407,12 +407,11 @@ def _read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     import torch
 
     if path.name == SAFETENSORS:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from tensor_files import DAMAGE, read_tensors
 
         try:
-            return load_file(path)
-        except SafetensorError as error:
+            return read_tensors(path)[0]
+        except DAMAGE as error:
             raise InputError(f"{path}: cut short or altered ({error}): {AGAIN}") from error
         except OSError as error:
             raise cannot("read", path, error) from error
@@ -444,16 +443,11 @@ def refuse_whole_numbers(name: str, tensor: "torch.Tensor", source: str) -> None
 
 
 def write_state(folder: str | os.PathLike, state: "dict[str, torch.Tensor]") -> None:
-    """Writes name -> tensor as the folder's model.safetensors, whole or not at all. Raises InputError where it can't.
+    """Writes name -> tensor as the folder's model.safetensors, with a checksum: see tensor_files.write_tensors."""
+    from tensor_files import write_tensors
 
-    The tensors may live on any device; no two may share memory (safetensors has no words for that).
-    """
-    from safetensors.torch import save
-
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    with atomic_write(Path(folder) / SAFETENSORS, "wb") as file:
-        # transformers loads a file only if it says which library's tensors these are.
-        file.write(save(tensors, metadata={"format": "pt"}))
+    # transformers loads a file only if it says which library's tensors these are.
+    write_tensors(Path(folder) / SAFETENSORS, state, {"format": "pt"})
 
 
 def _refuse_impostors(path: Path) -> None:
