@@ -14,9 +14,9 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
-from console import tell
+from console import refuse, tell
 from errors import InputError
-from files import cannot, short
+from files import short
 from stopping import on_signals, stop_at_once
 
 # Subcommand -> its module, with add_options(parser) and run(args, say) -> exit code, and what it is for.
@@ -50,14 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         args.arguments = arguments[1:]  # which of the options were typed
         with on_signals(stop_at_once):
             return module.run(args, tell)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     except KeyboardInterrupt:
         goes_on = (command, *arguments[1:2]) == ("search", "index")
         again = shlex.join(["python", short(Path(__file__)), *arguments])

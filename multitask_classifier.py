@@ -26,7 +26,7 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
-from console import tell
+from console import refuse, tell
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
 from distributed import ALONE, Processes, find_processes, joined
@@ -34,7 +34,7 @@ from ensemble import ensemble
 from errors import InputError
 from estimate import describe_cost
 from evaluation import Predictions, check_known, predict, write_predictions
-from files import cannot, write_json
+from files import write_json
 from frozen import Source, Store
 from model import ModelConfig, MultitaskBERT
 from options import (
@@ -67,7 +67,6 @@ from training import Stopped, Trainer, TrainingOptions
 __all__ = ["MultitaskBERT", "get_args", "main"]
 
 CALIBRATION_PAIRS = 256
-OTHER_SEED = 1_000_003  # between the seeds of processes: prime, so that they meet no seed that anyone would choose
 CACHE = ROOT / "cache" / "encodings"
 
 
@@ -231,7 +230,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     if processes.first:
         job.tokenizer.save_pretrained(run.best)
     else:
-        torch.manual_seed(args.seed + processes.rank * OTHER_SEED)  # its rows need dropout of their own
+        processes.seed(args.seed)  # its rows need dropout of their own
 
     def evaluate() -> tuple[float, dict, str]:
         found = {name: predict(model, splits["dev"], processes=processes) for name, splits in data.items()}
@@ -453,10 +452,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {who}{or_resume(error, [COMMAND], folder, processes.size)}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
-        return 1
+        return refuse(error)
     except (Stopped, KeyboardInterrupt):
         if folder is None or not (folder / "config.json").is_file():
             print("stopped before anything was written", file=sys.stderr)

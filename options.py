@@ -271,7 +271,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=text_given,
         metavar="RUN",
-        help="train nothing: average the answers of these finished runs, folders or names in runs/",
+        help="average the answers of finished runs, folders or names in runs/ (default: train a model)",
     )
     where.add_argument(
         "--save_every",

@@ -22,7 +22,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import jinja2
 from markupsafe import Markup
 
-from console import tell
+from console import refuse, tell
 from errors import InputError
 from files import atomic_write
 from files import short as short_path
@@ -119,9 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         out = write_report(args.runs, args.out, data=args.data, worst=args.worst)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     print(f"{short_path(os.path.abspath(out))}: open it in a browser")
     return 0
 

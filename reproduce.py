@@ -20,12 +20,12 @@ import contrastive_cells
 import task_cells
 from bert import BertConfig
 from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of
-from console import tell
+from console import refuse, tell
 from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
 from estimate import show_duration
 from experiments import LEADERBOARD, TABLES, Column, ContrastiveTable, Row, Table
-from files import cannot, short
+from files import short
 from heads import HeadConfig, TaskHead
 from options import LARGEST_SEED, path_given, text_given
 from result_row import need
@@ -291,14 +291,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with on_signals(stop_at_once):
             return reproduce(parse(arguments), tell)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {cannot('use', error.filename, error)}", file=sys.stderr)
-        return 1
+    except (InputError, OSError) as error:
+        return refuse(error)
     except KeyboardInterrupt:
         command = shlex.join(["python", short(Path(__file__)), *arguments])
         print(f"stopped; continue with: {command}", file=sys.stderr)
