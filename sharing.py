@@ -31,15 +31,16 @@ def held(folder: Path, doing: str) -> Iterator[None]:
         while descriptor < 0:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             if not take_lock(descriptor, wait=False):
+                number, _, told = _content(descriptor).partition(" ")
                 raise InputError(
-                    f"{folder} is {doing} by process {_named(descriptor)}: wait until it has ended, or stop it first"
+                    f"{folder} is {told or 'in use'} by process {number}: wait until it has ended, or stop it first"
                 )
             if fcntl and not is_still(path, descriptor):  # its holder has ended, and taken the file along
                 os.close(descriptor)
                 descriptor = -1
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
+            os.write(descriptor, f"{os.getpid()} {doing}\n".encode())
         except OSError:
             _release(path, descriptor)
             descriptor = -1
@@ -63,14 +64,14 @@ def holder(folder: Path) -> str | None:
     except OSError:
         return None
     try:
-        return None if take_lock(descriptor, wait=False) else _named(descriptor)
+        return None if take_lock(descriptor, wait=False) else _content(descriptor).partition(" ")[0]
     finally:
         os.close(descriptor)
 
 
-def _named(descriptor: int) -> str:
-    """Who wrote its number into a lock's file."""
-    return os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+def _content(descriptor: int) -> str:
+    """Whose lock it is, as `held` writes it: a process's number, and what it does."""
+    return os.read(descriptor, 100).decode(errors="replace").strip() or "unknown"
 
 
 def _release(path: Path, descriptor: int) -> None:

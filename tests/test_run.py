@@ -50,7 +50,7 @@ def test_the_lock_deletes_what_a_kill_left_and_itself(tmp_path):
     left, kept = leave(run.folder, "sst/best/.vocab.txt.0123456789ab.tmp"), leave(run.folder, ".mine.tmp")
     with run.locked():
         assert not left.exists() and kept.exists()
-        assert (run.folder / ".lock").read_text() == f"{os.getpid()}\n"
+        assert (run.folder / ".lock").read_text() == f"{os.getpid()} being trained\n"
     assert not (run.folder / ".lock").exists()
 
 

@@ -35,7 +35,7 @@ def test_the_second_is_told_of_the_first_and_a_kill_blocks_nobody(tmp_path):
         assert other.stdout.readline() == "held\n"
         assert holder(folder) == str(other.pid)
         with pytest.raises(InputError, match=f"^{folder} is being filled by process {other.pid}: wait until it has"):
-            with held(folder, "being filled"):
+            with held(folder, "being trained"):  # what the first does is what counts
                 pass
     finally:
         other.send_signal(signal.SIGKILL)
