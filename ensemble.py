@@ -108,6 +108,7 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     finished, or that were judged on other dev rows than those that are read.
     """
     members = read_members(args.ensemble)
+    _refuse_taken(args.run)
     tasks = tuple(TASKS[name] for name in TASKS if any(name in member.folders for member in members))
     device, reason = choose_device(args)
     precision = choose_precision(args.precision, device)
@@ -214,8 +215,13 @@ def _first(members: list[Member], task: str) -> dict:
     return next(member.config for member in members if task in member.folders)
 
 
-def _first(members: list[Member], task: str) -> dict:
-    return next(member.config for member in members if task in member.folders)
+def _refuse_taken(folder: Path) -> None:
+    """Raises InputError, before the runs are asked, if a run is there. An ensemble that was cut short is made again."""
+    run, cut_short = Run(folder), False
+    if (folder / "config.json").is_file() and not (folder / SCORES).is_file():
+        cut_short = bool(need(run.config, ("options",), dict, folder / "config.json").get("ensemble"))
+    if not cut_short:
+        run.refuse_taken()
 
 
 def _write(args, members: list[Member], together: dict, data: dict, config: dict, say: Say) -> list[Path]:
@@ -224,7 +230,9 @@ def _write(args, members: list[Member], together: dict, data: dict, config: dict
     Returns where the predictions were handed over to.
     """
     dev = {name: found for (name, split), found in together.items() if split == "dev"}
-    run, costs = Run.create(args.run, config), [member.cost() for member in members]
+    run, costs = Run(args.run), [member.cost() for member in members]
+    _refuse_taken(run.folder)
+    write_json(run.folder / "config.json", config)
     for (name, split), found in together.items():
         write_predictions(run.predictions / TASKS[name].predictions_file(split), found)
     row = {

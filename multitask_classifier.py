@@ -438,10 +438,11 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. Errors of input are one line on stderr."""
-    folder, processes = None, ALONE
+    folder, processes, trains = None, ALONE, True
     try:
         with on_signals(stop_at_once):
             args = get_args(arguments)
+            trains = not args.ensemble  # which has nothing to go on with
             processes = find_processes()
             with joined(processes):
                 name = args.run or ROOT / "runs" / new_name("ensemble" if args.ensemble else args.option)
@@ -449,12 +450,15 @@ def main(arguments: list[str] | None = None) -> int:
                 train(args, processes)
     except InputError as error:
         who = "" if processes.size == 1 else f"process {processes.rank}: "
-        print(f"error: {who}{or_resume(error, [COMMAND], folder, processes.size)}", file=sys.stderr)
+        told = or_resume(error, [COMMAND], folder, processes.size) if trains else error
+        print(f"error: {who}{told}", file=sys.stderr)
         return 1
     except OSError as error:
         return refuse(error)
     except (Stopped, KeyboardInterrupt):
-        if folder is None or not (folder / "config.json").is_file():
+        if not trains:
+            print("stopped: the same command makes it again", file=sys.stderr)
+        elif folder is None or not (folder / "config.json").is_file():
             print("stopped before anything was written", file=sys.stderr)
         elif processes.first:
             command = command_to_resume([COMMAND], folder, processes.size)

@@ -41,12 +41,16 @@ class Run:
     def create(cls, folder: Path, config: dict) -> Run:
         """Make the folder and write config.json before anything else. Raises InputError if a run is there already."""
         run = cls(folder)
-        if (run.folder / "config.json").exists():
-            raise InputError(
-                f"{run.folder} holds a run already: continue it with --resume {run.folder}, or choose another --run"
-            )
+        run.refuse_taken()
         write_json(run.folder / "config.json", config)
         return run
+
+    def refuse_taken(self) -> None:
+        """Raises InputError if a run is there already, finished or not."""
+        if (self.folder / "config.json").exists():
+            raise InputError(
+                f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --run"
+            )
 
     @classmethod
     def open(cls, name: str | Path, root: Path) -> Run:

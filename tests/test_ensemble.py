@@ -3,6 +3,7 @@
 Follows Lakshminarayanan and others 2017 (arXiv 1612.01474).
 """
 
+import errno
 import json
 import shutil
 
@@ -17,7 +18,7 @@ import options
 import predict
 import result_row
 from evaluation import judge, probabilities, read_predictions
-from files import read_json
+from files import cannot, read_json
 from run import Run
 from task_files import read_split
 from tasks import PARA, SST, STS
@@ -174,3 +175,39 @@ def test_who_asks_or_resumes_an_ensemble_is_told_what_it_is(both, capsys):
     assert "is an ensemble, without a model of its own: name one of its runs, runs/one" in capsys.readouterr().err
     assert multitask_classifier.main(["--resume", str(both.folder)]) == 1
     assert "is an ensemble, which trains nothing" in capsys.readouterr().err
+
+
+def test_one_that_is_cut_short_is_made_again_by_the_same_command(train, both, capsys, monkeypatch):
+    """At any write, and by Ctrl-C: it has nothing to go on with, so nobody is sent to --resume."""
+    command = ["--ensemble", "one", "other", "--run", "runs/short"]
+    real, cut = ensemble.write_json, train.root / "runs" / "short"
+
+    def full(path, value):
+        if path.name == "scores.json":
+            raise cannot("write", path, OSError(errno.ENOSPC, "No space left on device"))
+        real(path, value)
+
+    def stop(path, value):
+        if path.name == "scores.json":
+            raise KeyboardInterrupt
+        real(path, value)
+
+    monkeypatch.setattr(ensemble, "write_json", full)
+    assert multitask_classifier.main(command) == 1
+    err = capsys.readouterr().err
+    assert err.endswith("scores.json: No space left on device: free some space on that disk, or write to another one\n")
+    monkeypatch.setattr(ensemble, "write_json", stop)
+    assert multitask_classifier.main(command) == 130
+    assert capsys.readouterr().err == "stopped: the same command makes it again\n"
+    assert (cut / "config.json").is_file()
+    monkeypatch.setattr(ensemble, "write_json", real)
+    assert multitask_classifier.main(command) == 0
+    assert Run(cut).outputs.read_bytes() == both.outputs.read_bytes()
+    assert (cut / "scores.json").read_bytes() == (both.folder / "scores.json").read_bytes()
+
+
+def test_a_folder_that_is_taken_is_said_before_the_runs_are_asked(train, runs, both, capsys, monkeypatch):
+    monkeypatch.setattr(ensemble, "predict", lambda *_: pytest.fail("they were asked"))
+    for folder in (runs[0], both.folder):
+        assert multitask_classifier.main(["--ensemble", "one", "other", "--run", str(folder)]) == 1
+        assert "holds a run already" in capsys.readouterr().err
