@@ -57,6 +57,7 @@ def short_names(folders: list[Path]) -> list[str]:
 def _run(run: ReadRun, name: str, folder: Path) -> dict:
     config = run.config
     model, device = config["model"], config["device"]
+    of_its_runs = "none; of its runs " if run.ensemble else ""
     rate = f", {run.tokens / run.seconds:,.0f} tokens a second" if run.seconds else ""
     where = [f"{device.get('type', '')} ({device.get('name', '')})", config.get("precision", "fp32")]
     if device.get("type") == "cpu" and device.get("threads"):
@@ -67,7 +68,7 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
     facts = [
         ("model", f"{model['name']}, SHA-256 {model['sha256'][:12]}…"),
         ("device", ", ".join(where)),
-        ("training", f"{_duration(run.seconds)} in steps, {run.tokens:,} tokens{rate}"),
+        ("training", f"{of_its_runs}{_duration(run.seconds)} in steps, {run.tokens:,} tokens{rate}"),
         ("started", config["started"]),
         ("commit", config["commit"] or "not from a checkout"),
         ("versions", versions),
@@ -81,7 +82,7 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
         "facts": facts,
         "headline": [
             model["name"],
-            *_headline(config),
+            *_headline(run),
             f"{_duration(run.seconds)} of training",
             config["started"][:10],
         ],
@@ -90,10 +91,10 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
     }
 
 
-def _headline(config: dict) -> list[str]:
-    options = config["options"]
-    if options.get("ensemble"):
-        return [f"ensemble of {len(options['ensemble'])} runs"]
+def _headline(run: ReadRun) -> list[str]:
+    if run.ensemble:
+        return [f"ensemble of {len(run.ensemble)} runs"]
+    options = run.config["options"]
     first = options.get("option") or options.get("mode") or ""
     return [str(first), f"{options.get('epochs')} epochs, batch {options.get('batch_size')}, lr {options.get('lr'):g}"]
 

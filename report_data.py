@@ -110,6 +110,11 @@ class ReadRun:
     judged: dict[str, Judged] = field(default_factory=dict)
 
     @property
+    def ensemble(self) -> list[str]:
+        """The runs that it averages, by name; [] of a run that was trained."""
+        return self.config["options"].get("ensemble") or []
+
+    @property
     def seconds(self) -> float:
         return sum(rows[-1]["train_seconds"] for rows in self.histories)
 
@@ -127,7 +132,8 @@ class ReadRun:
         return dev_hashes(self.config)
 
     def curves(self) -> list[Curve]:
-        return [curve for rows in self.histories for curve in _curves(rows)]
+        """None of an ensemble, whose runs have them."""
+        return [] if self.ensemble else [curve for rows in self.histories for curve in _curves(rows)]
 
 
 def dev_hashes(config: dict) -> dict[str, str]:

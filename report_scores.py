@@ -65,7 +65,7 @@ def _cell(run: ReadRun, name: str) -> dict | None:
         return None
     samples = None if judged.missing else judged.samples
     value, untrained = (judged.scores.get(key) for key in (judged.task.metric, "untrained"))
-    return _make_cell(value, untrained, samples, run.dev_hashes.get(name))
+    return _make_cell(value, untrained, samples, run.dev_hashes.get(name), began=not run.ensemble)
 
 
 def _leaderboard_cell(run: ReadRun) -> dict | None:
@@ -73,8 +73,9 @@ def _leaderboard_cell(run: ReadRun) -> dict | None:
         return None
     whole = not any(judged.missing for judged in run.judged.values())
     samples = leaderboard_samples({name: judged.samples for name, judged in run.judged.items()}) if whole else None
-    untrained = leaderboard_score({name: judged.scores["untrained"] for name, judged in run.judged.items()})
-    return _make_cell(run.leaderboard, untrained, samples, tuple(sorted(run.dev_hashes.items())))
+    untrained = {name: judged.scores["untrained"] for name, judged in run.judged.items()}
+    before = None if run.ensemble else leaderboard_score(untrained)
+    return _make_cell(run.leaderboard, before, samples, tuple(sorted(run.dev_hashes.items())), began=not run.ensemble)
 
 
 def _contrastive_cell(run: ReadRun) -> dict | None:
@@ -86,9 +87,12 @@ def _contrastive_cell(run: ReadRun) -> dict | None:
     )
 
 
-def _make_cell(value: float | None, untrained: float | None, samples: np.ndarray | None, rows: object) -> dict:
-    """rows: what tells the dev rows that it was judged on from others."""
+def _make_cell(
+    value: float | None, untrained: float | None, samples: np.ndarray | None, rows: object, began: bool = True
+) -> dict:
+    """rows: what tells the dev rows that it was judged on from others. began: whether there is an untrained score."""
     return {
+        "began": began,
         "value": value,
         "untrained": untrained,
         "interval": None if samples is None else interval(samples),

@@ -119,7 +119,8 @@ def test_it_leaves_what_a_run_leaves(train, runs, both, capsys):
     labels = [example.label for example in read_split(SST, "dev", train.root / "data/sample/ids-sst-dev.csv")]
     values = list(read_predictions(both.predictions / "sst-dev-output.csv", SST).values())
     assert found["sst"]["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(labels, values, strict=True)]))
-    assert (both.folder / "report.html").is_file()
+    page = (both.folder / "report.html").read_text(encoding="utf-8")
+    assert "ensemble of 2 runs" in page and "untrained" not in page and 'id="curves"' not in page  # which it has not
     row = result_row.row("both")
     assert row["command"] == "python multitask_classifier.py --ensemble runs/one runs/other"
     ends = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["train_seconds"] for run in runs]
