@@ -145,7 +145,10 @@ def _data(data: dict) -> list[dict]:
 def _differing_options(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
     """What was asked differently of the runs, and where they ran, if that differs."""
     found = []
-    names = sorted({name for run in runs for name in run.config["options"] if not is_place(name)})
+    trained = [run for run in runs if not run.ensemble]
+    names = sorted({name for run in trained for name in run.config["options"] if not is_place(name)})
+    if len(trained) < len(runs):  # an ensemble was asked for nothing but its runs
+        names = ["ensemble", *(names if len(trained) > 1 else [])]
     for name in names:
         found.append((name, [_option(run.config["options"].get(name)) for run in runs]))
     found.append(("weights", [run.config["model"]["name"] for run in runs]))
