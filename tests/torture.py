@@ -187,6 +187,8 @@ def make(folder: Path, model: str | None, rows: int) -> str:
     folder.mkdir(parents=True)
     for path in ROOT.glob("*.py"):
         shutil.copy(path, folder)
+    if (ROOT / "templates").is_dir():  # of the page that a run ends with
+        shutil.copytree(ROOT / "templates", folder / "templates")
     sample = folder / "data" / "sample"
     sample.mkdir(parents=True)
     words: set[str] = set()
