@@ -8,14 +8,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import InputError
+from errors import InputError, quoted
 from files import cannot
 
 if TYPE_CHECKING:  # httpx2 and huggingface_hub take half a second to import; what has arrived already needs neither
@@ -29,6 +29,9 @@ LONGEST_WAIT = 60.0  # however long a busy server asks for
 PROGRESS = 1 << 20
 # Seconds without an answer, or without a byte, after which a connection counts as lost.
 CONNECTING, SILENCE = 10.0, 30.0
+# Environment variables that httpx2 obeys.
+PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+CERTIFICATES = ("SSL_CERT_DIR", "SSL_CERT_FILE")
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -105,13 +108,13 @@ class Download:
         # huggingface_hub 2.4 can't continue a download in a new process: its temporary file has a random name and is
         # removed after a failure. So only its session is used, which knows proxies, certificates and redirects.
         import httpx2
-        from huggingface_hub import get_session
 
+        session = connections()
         offset = size_of(self.path)
         headers = {**headers, "Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
         timeout = httpx2.Timeout(SILENCE, connect=CONNECTING)
         try:
-            with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+            with session.stream("GET", url, headers=headers, timeout=timeout) as response:
                 self._refuse_status(response)
                 if response.status_code == 200:
                     offset = 0
@@ -127,8 +130,9 @@ class Download:
                         f"file: {self.remedy}"
                     )
                 self._store(offset, total or self.size, chain([first], chunks))
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            raise InputError(f"{self.name}: {url} is no address: correct the variable {self.mirror}") from error
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, UnicodeError) as error:
+            variables = " or ".join([self.mirror, *named_in(os.environ, PROXIES[:3])])
+            raise InputError(f"{self.name}: {url} is no address: correct the variable {variables}") from error
         except httpx2.RequestError as error:
             reason = str(error) or type(error).__name__
             raise Passing(f"the connection to {error.request.url.host} failed ({reason})") from error
@@ -188,6 +192,38 @@ class Download:
                 os.fsync(out.fileno())
         except OSError as error:
             raise cannot("write", self.path, error) from error
+
+
+def check_hub() -> None:
+    """Raises InputError for an HF_ENDPOINT that the hub's library, which reads it when it is imported, can't take."""
+    try:
+        from huggingface_hub import get_session  # noqa: F401
+    except ValueError as error:
+        found = quoted(os.environ.get("HF_ENDPOINT", ""))
+        raise InputError(f"HF_ENDPOINT is {found}, no address ({error}): correct or unset that variable") from error
+
+
+def connections() -> "httpx2.Client":
+    """The hub library's session. Raises InputError where the proxies or certificates that are named can't be used."""
+    import httpx2
+
+    check_hub()
+    from huggingface_hub import get_session
+
+    try:
+        return get_session()
+    except (httpx2.InvalidURL, ImportError, OSError, ValueError) as error:
+        names = named_in(os.environ, (*PROXIES, *CERTIFICATES))
+        reason = str(error).partition(". ")[0]
+        raise InputError(
+            f"no connection can be made as {', '.join(names) or 'the system'} would have it ({reason}): "
+            "correct or unset what names a proxy or certificates"
+        ) from error
+
+
+def named_in(variables: Iterable[str], names: tuple[str, ...]) -> list[str]:
+    """The variables that are one of these names, in capitals or not."""
+    return sorted(variable for variable in variables if variable.upper() in names)
 
 
 def say(message: str) -> None:

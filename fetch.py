@@ -20,8 +20,8 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 
 import course_data
 import weights
-from download import AGAIN, Download, say
-from errors import InputError
+from download import AGAIN, Download, check_hub, connections, say
+from errors import InputError, quoted
 from files import cannot, make_folder, sha256, sync_folder
 from weights import short
 
@@ -190,6 +190,8 @@ def hub_group(repository: str, revision: str | None = None) -> Group:
 def _hub_info(repository: str, revision: str | None):
     """What the hub says of a model. Raises InputError where it doesn't, with its reason."""
     import httpx2
+
+    connections()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -212,6 +214,9 @@ def _hub_info(repository: str, revision: str | None):
         raise InputError(f"{repository} has no revision {revision}: leave --revision out for the newest") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(absent) from error
+    except httpx2.InvalidURL as error:
+        found = quoted(os.environ.get("HF_ENDPOINT", ""))
+        raise InputError(f"HF_ENDPOINT is {found}, no address ({error}): correct or unset that variable") from error
     except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 404):  # said without the hub's code
             raise InputError(absent) from error
@@ -238,6 +243,7 @@ def fetch(groups: list[Group]) -> None:
     used before has changed, and the next call goes on from what arrived.
     """
     if missing(groups):
+        check_hub()
         from huggingface_hub import is_offline_mode
 
         if is_offline_mode():

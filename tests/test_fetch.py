@@ -437,6 +437,45 @@ def test_an_address_that_is_none(place, capsys, monkeypatch, address):
     assert f"{address}/ids-sst-train.csv is no address: correct the variable MINBERT_DATA_URL" in error
 
 
+@pytest.mark.parametrize("address", ["http://...", f"http://{'a' * 300}/data"])
+def test_a_host_whose_name_can_not_be_looked_up(place, capsys, monkeypatch, address):
+    monkeypatch.setenv("MINBERT_DATA_URL", address)
+    assert "is no address: correct the variable MINBERT_DATA_URL" in refused(place, capsys)[0]
+
+
+@pytest.mark.parametrize(
+    "variable, value",
+    [
+        ("HTTPS_PROXY", "http://[::1"),
+        ("https_proxy", "http://a:x"),
+        ("ALL_PROXY", "socks5://127.0.0.1:9"),
+        ("SSL_CERT_FILE", "/nowhere/at/all"),
+    ],
+)
+def test_proxies_and_certificates_that_are_none(place, capsys, monkeypatch, variable, value):
+    for name in [name for name in os.environ if name.upper() in (*download.PROXIES, *download.CERTIFICATES)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, value)
+    close_session()
+    error, _ = refused(place, capsys)
+    assert f"no connection can be made as {variable} would have it (" in error and "correct or unset" in error
+    monkeypatch.setattr(fetch, "explain", lambda _: None)
+    assert refused(place, capsys, "someone/other")[0].startswith(f"error: no connection can be made as {variable} ")
+
+
+@pytest.mark.parametrize("arguments", [["data"], ["someone/other"]])
+@pytest.mark.parametrize("address", ["http://[::1", "http://a:x"])
+def test_a_hub_whose_address_is_none(place, arguments, address):
+    """As a process, since the hub's library reads it when it is imported."""
+    driver = place.driver()
+    driver["args"] += arguments
+    driver["env"] |= {"HF_ENDPOINT": address, "MINBERT_DATA_URL": "here"}
+    found = subprocess.run(**driver, timeout=60)
+    assert found.returncode == 1 and "Traceback" not in found.stderr
+    (error,) = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+    assert error.startswith(f"error: HF_ENDPOINT is {address!r}, no address (")
+
+
 def test_a_hub_told_to_be_offline(place, capsys, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set, so nothing can be fetched: unset it" in refused(place, capsys)[0]
