@@ -19,11 +19,17 @@ LARGEST_STEP = 10**12
 
 
 def check_checkpoint(
-    tensors: dict[str, torch.Tensor], state: object, learning: dict[str, torch.Tensor], progress: type, path: Path
+    tensors: dict[str, torch.Tensor],
+    state: object,
+    learning: dict[str, torch.Tensor],
+    averaged: dict[str, torch.Tensor],
+    progress: type,
+    path: Path,
 ) -> None:
     """Raises InputError unless these are the weights that learn, AdamW's state of them, and a Progress, all finite.
 
-    progress: the dataclass whose fields `state` has, beside loss_scale; one that came later may be missing.
+    averaged: the weights whose average has to be there, too; {} where none is kept. progress: the dataclass whose
+    fields `state` has, beside loss_scale; one that came later may be missing.
     """
     for name, p in learning.items():
         _check_tensor(tensors, f"model.{name}", p, path)
@@ -38,6 +44,8 @@ def check_checkpoint(
             raise _foreign(path, f"{prefix}step", f"{quoted(step.tolist())}, wanted a whole number above 0")
         for moment in MOMENTS:
             _check_tensor(tensors, prefix + moment, p, path)
+    for name, p in averaged.items():
+        _check_tensor(tensors, f"average.{name}", p, path)
     for name, found in tensors.items():
         if name.startswith("random.") and (found.dtype != torch.uint8 or found.dim() != 1):
             raise _foreign(path, name, f"{found.dtype} {tuple(found.shape)}, wanted a generator's bytes")

@@ -55,6 +55,7 @@ MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
 SMALLEST_DECAY = 0.01  # from layer to layer; below it, nothing under the last layer would learn
+LARGEST_AVERAGE = 0.999999  # 1 would keep the pretrained weights
 MOST_GB = 10**6
 
 
@@ -206,6 +207,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest gradient norm (default 0: no clipping, as in the course)",
     )
     how.add_argument(
+        "--average",
+        type=float,
+        metavar="D",
+        default=0.0,
+        help="judge and keep a moving average of the weights, D of it left by each step: 0.999, say (default 0: none)",
+    )
+    how.add_argument(
         "--non_finite",
         choices=WAYS,
         metavar="WAY",
@@ -344,6 +352,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("layer_decay", SMALLEST_DECAY, 1),
         ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
+        ("average", 0, LARGEST_AVERAGE),
         ("save_every", 0, None),
         ("micro_batch", 0, None),
         ("cache_gb", 0, MOST_GB),

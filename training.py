@@ -10,13 +10,14 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from averaging import Average
 from batches import Batch, TaskData, prepared
 from checkpoints import check_best, check_checkpoint, restore_random_state
 from distributed import ALONE, Processes
@@ -48,7 +49,8 @@ class TrainingOptions:
     micro_batch: most rows that go through the model at once, 0 for the whole batch; the gradient is the same.
     evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
     after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
-    non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch.
+    non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch. average: decay of the moving
+    average of the weights that is judged and kept, 0 for the weights themselves.
     """
 
     epochs: int = 10
@@ -66,6 +68,7 @@ class TrainingOptions:
     head_lr: float | None = None
     quiet: bool = False
     non_finite: str = "stop"
+    average: float = 0.0
 
 
 class Stopped(Exception):
@@ -124,6 +127,7 @@ class Trainer:
         self.learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
         groups = parameter_groups(self.learning, options.lr, options.layer_decay, options.head_lr)
         self.optimizer = AdamW(groups, weight_decay=options.weight_decay)
+        self.average = Average(self.learning, options.average) if options.average else None
         self.scaler = precision.scaler(model.device)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
@@ -190,6 +194,8 @@ class Trainer:
                 loss = self._gradient(task, rows, parts, say)
                 self._step(loss, task, rows, say)
                 progress.step += 1
+                if self.average is not None:
+                    self.average.update(self.steps_made)
                 if progress.step % READ_EVERY == 0 or progress.step == len(steps):
                     self._read_losses(say)
                 step_tokens = int(self.data[task].lengths[rows].sum())
@@ -321,8 +327,12 @@ class Trainer:
 
     def _evaluate(self, say: Callable[[str], None]) -> None:
         """Score the model, keep it if it is the best so far, and write a row."""
-        progress, first = self.progress, self.processes.first
         self._refuse_broken_weights()
+        with nullcontext() if self.average is None else self.average.in_place():
+            self._judge(say)
+
+    def _judge(self, say: Callable[[str], None]) -> None:
+        progress, first = self.progress, self.processes.first
         score, row, words = self.evaluate()
         learned = progress.epoch > 0 or progress.step > 0 or self.options.epochs == 0
         best = learned and score > progress.best  # the untrained model is a reference, not a candidate
@@ -365,6 +375,8 @@ class Trainer:
         for name, p in self.learning.items():
             state = self.optimizer.state.get(p, {})
             tensors.update({f"optimizer.{name}.{key}": torch.as_tensor(value) for key, value in state.items()})
+        if self.average is not None:
+            tensors.update({f"average.{name}": tensor for name, tensor in self.average.weights.items()})
         for kind, own in self._random_states().items():
             states = self.processes.gather(own[None], [1] * self.processes.size)
             tensors.update({f"random.{kind}.{rank}": state for rank, state in enumerate(states)})
@@ -382,7 +394,8 @@ class Trainer:
         if found is None:
             return
         tensors, state = found
-        check_checkpoint(tensors, state, self.learning, Progress, self.run.checkpoint)
+        averaged = {} if self.average is None else self.average.weights
+        check_checkpoint(tensors, state, self.learning, averaged, Progress, self.run.checkpoint)
         scale = state.pop("loss_scale")
         if scale:  # a run that began in another precision has none: it begins here
             self.scaler.load_state_dict(scale)
@@ -394,6 +407,8 @@ class Trainer:
         with torch.no_grad():
             for name, p in self.learning.items():
                 p.copy_(tensors[f"model.{name}"])
+                if averaged:
+                    averaged[name].copy_(tensors[f"average.{name}"])
                 prefix = f"optimizer.{name}."
                 saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
                 if saved:
