@@ -20,10 +20,12 @@ from conftest import write_rows
 from mutations import write
 from safetensors.torch import load_file
 
+import comparison
 import contrastive
 import contrastive_training
 import course_data
 import data_check
+import ensemble
 import export
 import multitask_classifier
 import options
@@ -100,15 +102,24 @@ def root(tmp_path_factory, tiny_folder):
     (root / "triples.csv").write_text("sent0,sent1,hard_neg\na film,the film,a cat\nwhy,who,a dog\n")
     (root / "texts.csv").write_text("sentence\na film\n")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (multitask_classifier, options, contrastive_training, result_row, prepare_submit, predict):
+        for module in (
+            multitask_classifier,
+            options,
+            contrastive_training,
+            result_row,
+            prepare_submit,
+            predict,
+            ensemble,
+        ):
             patch.setattr(module, "ROOT", root)
         patch.setattr(multitask_classifier, "CACHE", root / "cache")
-        for module in (multitask_classifier, contrastive_training):  # report.py is a command of its own
+        for module in (multitask_classifier, contrastive_training, ensemble):  # report.py is a command of its own
             patch.setattr(module, "write_page", lambda folder, say: None)
         patch.setattr(course_data, "DATA", root / "data")
         patch.chdir(root)
         multitask = [*TRAIN, "--epochs", "1", "--option", "finetune", "--attention", "0"]
         assert multitask_classifier.main([*multitask, "--run", "runs/done"]) == 0
+        shutil.copytree(root / "runs" / "done", root / "runs" / "twin")
         assert contrastive.main([*SENTENCES, "--run", "runs/encoder"]) == 0
         assert contrastive.main(INDEX) == 0
 
@@ -133,6 +144,8 @@ COMMANDS = {
     "resume": lambda: multitask_classifier.main(["--resume", "runs/new"]),
     "row": lambda: result_row.main(["runs/done"]),
     "report": lambda: report.main(["runs/done"]),
+    "errors": lambda: comparison.main(["errors", "runs/done"]),
+    "average": lambda: multitask_classifier.main(["--ensemble", "runs/done", "runs/twin", "--run", "runs/new"]),
     "submit": lambda: prepare_submit.main(["--sst", "runs/done", "--para", "runs/done", "--force"], Path.cwd()),
     "check": lambda: data_check.main(["--model", "tiny"]),
     "predict": lambda: predict.main(["--tasks", "sst", "--input", "texts.csv", "--output", "answers.csv", "runs/done"]),
