@@ -218,6 +218,38 @@ SHARING = Table(
     options={**MEAN, **CALIBRATED},
 )
 
+
+def _shared(name: str, key: str, options: dict[str, str], **more) -> Row:
+    """One model for the three tasks."""
+    return Row(name, key, "finetune", options, TOGETHER, **more)
+
+
+BOTH = {"pair_encoding": "both", "pair_score": "cosine"}
+RECIPE = Table(
+    title="What makes one shared model better",
+    source="left open by Jia 2024",
+    columns=LEADERBOARD,
+    rows=(
+        _shared("pairs as two sentences, dot product", "shared", {}),
+        _shared("pairs as two sentences, cosine and features", "shared-cosine", {"pair_score": "cosine"}),
+        _shared("pairs as one sequence", "shared-joint", {"pair_encoding": "joint"}),
+        _shared("pairs both ways, cosine and features", "shared-both", BOTH),
+        _shared("both; twice the learning rate", "shared-both-lr", BOTH, lr_times=2.0),
+        _shared("both; each layer nine tenths of the rate above", "shared-both-decay", BOTH | {"layer_decay": "0.9"}),
+        _shared("both; heads at 1e-3", "shared-both-head", BOTH | {"head_lr": "0.001"}),
+        _shared("both; a moving average of the weights", "shared-both-average", BOTH | {"average": "0.999"}),
+        _shared("both; sentiment by CORAL", "shared-both-coral", BOTH | {"loss": "sst=coral"}),
+        _shared("both; sentiment by squared distance", "shared-both-emd", BOTH | {"loss": "sst=squared_emd"}),
+        _shared("both; tasks in turn", "shared-both-turns", BOTH | {"schedule": "round_robin"}),
+        _shared("both; less dropout in the heads", "shared-both-dropout", BOTH | {"hidden_dropout_prob": "0.1"}),
+        _shared("both; MeanMax", "shared-both-max", BOTH | {"pooler": "mean_max"}),
+    ),
+    compared_with="shared",
+    epochs=3,
+    batch_size=32,
+    options={"attention": "0", "warmup": "0.1", "lr_decay": "linear"},
+)
+
 LEE = "Lee, Park, Seo and Kim 2021"
 
 
@@ -328,6 +360,7 @@ TABLES = {
     "ablation": ABLATION,
     "offset": BASELINE_SCORE,
     "sharing": SHARING,
+    "recipe": RECIPE,
     "poolers": POOLERS,
     "layer_attention": LAYER_ATTENTION,
 }
