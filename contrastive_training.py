@@ -34,7 +34,7 @@ from options import SCORES, choose_device
 from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import write_page
-from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
+from resuming import changed_beside, changed_surroundings, command_to_resume, files_beside, is_scored, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
@@ -214,7 +214,7 @@ def run_config(job: Job) -> dict:
     return {
         "command": COMMAND,
         "options": options,
-        "model": {**asdict(source), "path": os.path.abspath(source.path)},
+        "model": {**asdict(source), "path": os.path.abspath(source.path), "files": files_beside(source)},
         "pooler": {"name": job.encoder.pooler_name, "options": job.encoder.pooler_options},
         "data": {"train": files, "dev": dev, "excluded_sentences_sha256": job.keys},
         "precision": job.precision.name,
@@ -253,6 +253,7 @@ def refuse_changes(before: Run, config: dict) -> None:
         for name, found in now.items()
         if name not in then or found[0] != then[name][0]
     ]
+    changed += changed_beside(before.config["model"], config["model"])
     if changed:
         raise InputError(
             f"{before.folder} can't be continued, its inputs changed: {'; '.join(changed)}: restore them, or start anew"

@@ -52,7 +52,7 @@ from options import (
 from poolers import parse_options
 from precision import Precision, choose_precision
 from reporting import describe_data, describe_score, hand_over, report, write_page
-from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
+from resuming import changed_beside, changed_surroundings, command_to_resume, files_beside, is_scored, or_resume
 from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
@@ -176,7 +176,8 @@ def run_config(job: Job, lr: float) -> dict:
         for name, value in vars(job.args).items()
         if name not in ("run", "resume")
     }
-    source = {**dataclasses.asdict(job.source), "path": os.path.abspath(job.source.path)}
+    path = os.path.abspath(job.source.path)
+    source = {**dataclasses.asdict(job.source), "path": path, "files": files_beside(job.source)}
     if job.source.name not in weights.KNOWN:
         options["model"] = source["path"]
     files = {
@@ -343,6 +344,7 @@ def refuse_changes(run: Run, config: dict) -> None:
     try:
         if before["model"]["sha256"] != config["model"]["sha256"]:
             changed.append(f"weights {before['model']['name']} -> {config['model']['name']}")
+        changed += changed_beside(before["model"], config["model"])
         if before["processes"] != config["processes"]:
             changed.append(f"processes {before['processes']} -> {config['processes']}")
         for task, splits in config["data"].items():

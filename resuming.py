@@ -13,9 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from errors import InputError, quoted
-from files import CannotWrite, read_json, short
+from files import CannotWrite, read_json, sha256, short
 from run import ROOT, Run
+from weights import KNOWN, Weights
 
+# Beside a model's weights: its numbers, its words, its pooler. vocab.txt is read where there is no tokenizer.json.
+BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json")
 PLACES = ("help", "run", "resume")  # options that say which run, and are no part of it
 
 
@@ -77,6 +80,24 @@ def is_scored(folder: Path, scores: str) -> bool:
     except InputError as error:
         fault = str(error)
     raise InputError(f"{fault}; or delete it and resume, which writes it again")
+
+
+def files_beside(source: Weights) -> dict[str, str]:
+    """Name -> SHA-256 of what else of a model's folder decides what it computes; {} for known ones, verified whole."""
+    if source.name in KNOWN:
+        return {}
+    words = () if (source.path / "tokenizer.json").is_file() else ("vocab.txt",)
+    return {name: sha256(source.path / name) for name in (*BESIDE, *words) if (source.path / name).is_file()}
+
+
+def changed_beside(before: dict, now: dict) -> list[str]:
+    """What of these files is another than when the run began. before, now: a config's "model"."""
+    then, found = before.get("files"), now["files"]
+    if then is None:  # a run of before they were written down
+        return []
+    changed = sorted(name for name in {*then, *found} if then.get(name) != found.get(name))
+    shown = lambda files, name: f"SHA-256 {files[name][:12]}" if name in files else "none"  # noqa: E731
+    return [f"{short(Path(now['path']) / name)} ({shown(then, name)} -> {shown(found, name)})" for name in changed]
 
 
 def command_to_resume(program: list[str], folder: Path, processes: int) -> str:

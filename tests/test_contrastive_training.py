@@ -151,10 +151,15 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
     ):
         assert contrastive.main(["train", "--resume", run, *options]) == 1
         assert message in capsys.readouterr().err
+    lines = (files / "lines.txt").read_text()
     (files / "lines.txt").write_text("another\nfile\nof\nlines\n")
     assert contrastive.main(["train", "--resume", run, "--save_every", "1"]) == 1
     error = capsys.readouterr().err
     assert "can't be continued, its inputs changed: " in error and "lines.txt (14 rows -> 4 rows): restore" in error
+    (files / "lines.txt").write_text(lines)
+    (files / "tiny" / "tokenizer_config.json").unlink()
+    assert contrastive.main(["train", "--resume", run]) == 1
+    assert re.search(r"/tiny/tokenizer_config.json .SHA-256 \w{12} -> none.: restore", capsys.readouterr().err)
     config = json.loads((files / "run" / "config.json").read_text())
     for change, message in (
         ({"epochs": "many"}, "config.json: epochs is 'many', which --epochs could not be"),

@@ -905,6 +905,26 @@ def test_going_on_with_other_data_or_weights_is_refused(command, stopped, root):
     refused(command("--resume", "runs/x"), "its inputs changed: weights", "undo that, or start anew")
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_going_on_with_other_words_or_numbers_beside_the_weights_is_refused(command, stopped, root, name):
+    """Two pieces that change places, or another epsilon, are another model with the same weights."""
+    path = root / "tiny" / name
+    found = read_json(path)
+    if name == "config.json":
+        found["layer_norm_eps"] *= 1000
+    else:
+        pieces = found["model"]["vocab"]
+        pieces["film"], pieces["the"] = pieces["the"], pieces["film"]
+    files.write_json(path, found)
+    changed = rf"its inputs changed: tiny/{name} \(SHA-256 \w{{12}} -> SHA-256 \w{{12}}\); undo that, or start anew"
+    found = command("--resume", "runs/x")
+    assert found.code == 1 and re.search(changed, found.err)
+    config = read_json(stopped / "config.json")
+    del config["model"]["files"]  # a run of before they were written down
+    files.write_json(stopped / "config.json", config)
+    assert command("--resume", "runs/x").code == 0
+
+
 def test_what_may_change_the_last_bits_is_said(command, stopped):
     config = read_json(stopped / "config.json")
     config["device"]["threads"], config["versions"]["torch"] = 64, "1.13.1"
