@@ -1,6 +1,7 @@
 """No file that a command opens can run code: a malicious pickle is put in the place of every one of them in turn.
 
 Which files those are is what Python's own audit events say (PEP 578), so that a file opened by new code is tried, too.
+Each of them is also damaged, or gone, of which the command says a line.
 """
 
 import ast
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import write_rows
+from hypothesis import settings
 from mutations import write
 from safetensors.torch import load_file
 
@@ -216,6 +218,52 @@ def test_a_pickle_in_the_place_of_every_file_that_is_opened(root, name, capsys):
             assert code == 0 or (code == 1 and "error" in said), f"{where}: {code}, {said}"
             refusals += code == 1
     assert refusals
+
+
+DAMAGE = {
+    "empty": lambda whole: b"",
+    "cut": lambda whole: whole[: len(whole) // 2],
+    "zeros": lambda whole: bytes(len(whole)),
+    "a list": lambda whole: b"[]\n",
+    "a number": lambda whole: b"7",
+    "UTF-16": lambda whole: b"\xff\xfe" + whole[:200].decode("latin-1").encode("utf-16-le"),
+    "its first line": lambda whole: whole.split(b"\n")[0] + b"\n",
+    "too long": lambda whole: whole + b"x" * 1000,
+    "gone": None,
+    "a folder": None,
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_file_that_is_opened_damaged_or_gone(root, name, capsys):
+    """Each kind of damage to each file with --hypothesis-profile thorough, else one to every third file."""
+    code, opened = run(root, name)
+    assert code == 0, capsys.readouterr().err
+    files = sorted({found for path in opened if (found := source_of(root, path))})
+    wholes = {path: path.read_bytes() for path in files}
+    tried = [(path, kind) for path in files for kind in DAMAGE]
+    if settings.default.max_examples < 1000:
+        shift = list(COMMANDS).index(name)
+        kinds = list(DAMAGE)
+        tried = [(path, kinds[(i + shift) % len(kinds)]) for i, path in enumerate(files) if (i + shift) % 3 == 0]
+    for path, kind in tried:
+        path.unlink()
+        if DAMAGE[kind]:
+            path.write_bytes(DAMAGE[kind](wholes[path]))
+        elif kind == "a folder":
+            path.mkdir()
+        capsys.readouterr()
+        try:
+            code, _ = run(root, name)
+        finally:
+            if path.is_dir():
+                path.rmdir()
+            for other, whole in wholes.items():
+                write(other, whole)
+        found, where = capsys.readouterr(), f"{path.relative_to(root)}: {kind}"
+        told = re.search("error: ", found.err) or (name == "check" and found.out)
+        assert code == 0 or (code == 1 and told), f"{where}: {code}, {found}"
+        assert "Traceback" not in found.out + found.err, where
 
 
 def test_the_payloads_would_run_code(tmp_path):
