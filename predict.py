@@ -45,10 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         type=text_given,
         metavar="RUN",
-        help="a run, its name in runs/, or its best/ (default: the newest)",
+        help="a run, its name in runs/, or its best/ (default: the newest; what has a space in it, and is no run, is a "
+        "TEXT for that)",
     )
     parser.add_argument("text", nargs="*", metavar="TEXT", help="one text, or the two of a pair")
-    parser.add_argument("--tasks", help="of the run, those to answer (default: all that read so many texts)")
+    parser.add_argument("--tasks", help="answer for these alone (default: all of the run's that read one text, or two)")
     parser.add_argument("--input", type=path_given, metavar="FILE", help="many texts: text, CSV or JSONL")
     parser.add_argument("--output", type=path_given, metavar="FILE", help="default: the terminal")
     parser.add_argument(
@@ -80,6 +81,13 @@ def newest_run(root: Path) -> Path:
         f"no run with a model in {short(root / 'runs')}: train one (python multitask_classifier.py --option finetune), "
         "or name a folder"
     )
+
+
+def named(run: str | None, texts: list[str]) -> tuple[str | None, list[str]]:
+    """RUN, None for the newest, and TEXTs: a first word that has a space in it and is no folder is meant as a text."""
+    if run is None or not any(map(str.isspace, run)) or any(map(os.path.exists, (run, ROOT / "runs" / run))):
+        return run, texts
+    return None, [run, *texts]
 
 
 def choose_tasks(known: list[str], asked: str | None, pair: bool | None) -> list[Task]:
@@ -123,7 +131,9 @@ def explain(predictor: Predictor, name: str, texts: tuple[str, ...]) -> Iterator
         yield f"  no weights: {error}"
         return
     for i, weights in enumerate(found):
-        whose = f", for the {('first', 'second')[i]} text" if len(found) == 2 else ""
+        own, other = ("first", "second")[i], ("second", "first")[i]
+        taken = f"what the {own} text takes of the {other}" if weights.across else f"for the {own} text"
+        whose = f", {taken}" if len(found) == 2 else ""
         yield f"  {weights.source}{whose}: " + "  ".join(f"{word} {weight:.2f}" for word, weight in weights)
 
 
@@ -223,6 +233,7 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
 def ask_all(args: argparse.Namespace) -> None:
     """Do what was asked. Raises InputError for what can't be used."""
     say = (lambda text: None) if args.quiet else partial(print, file=sys.stderr)
+    args.run, args.text = named(args.run, args.text)
     if len(args.text) > 2:
         raise InputError(f"{len(args.text)} texts: one is judged alone, two as a pair; give more as lines of a file")
     if args.text and args.input:
@@ -237,7 +248,8 @@ def ask_all(args: argparse.Namespace) -> None:
             raise InputError(f"--output {args.output} would overwrite the input: choose another")
     run = args.run or newest_run(ROOT)
     if args.run is None:
-        say(f"model   {short(run)}, the newest run")
+        so_far = "" if (run / "scores.json").exists() else ", which is unfinished: its best model so far"
+        say(f"model   {short(run)}, the newest run{so_far}")
     known = list(best_folders(run))
     pair = len(args.text) == 2 if args.text else None
     wanted = choose_tasks(known, args.tasks, pair)

@@ -59,6 +59,7 @@ class TokenWeights:
     tokens: those weighed: the sequence's own, or where cross-attention weighs them the other sentence's. weights: (T,)
     float32, their sum is 1; the mean of the heads. heads: (N, T), of each attention head; None where a pooler weighs.
     source: what weighs, in words. layers: every attention layer's matrix, first to last; () if there are none.
+    across: whether the tokens are the other sentence's.
     """
 
     tokens: tuple[str, ...]
@@ -66,6 +67,7 @@ class TokenWeights:
     heads: torch.Tensor | None
     source: str
     layers: tuple[AttentionMatrix, ...]
+    across: bool = False
 
     def __iter__(self) -> Iterator[tuple[str, float]]:
         return zip(self.tokens, self.weights.tolist(), strict=True)
@@ -147,7 +149,7 @@ def _describe(head: TaskHead, i: int, words: list, pooled: torch.Tensor | None, 
     at_first = head.pooler.first_token_only
     heads = _add(pieces[-1][:, 0] if at_first else pieces[-1].mean(dim=1), place, -1)  # (N, T)
     source = f"attention layer {count} of {count}, {'[CLS]' if at_first else 'mean of its tokens'}"
-    return TokenWeights(other, heads.mean(dim=0), heads, source, matrices)
+    return TokenWeights(other, heads.mean(dim=0), heads, source, matrices, cross)
 
 
 def _words(pieces: list[str]) -> tuple[tuple[str, ...], torch.Tensor]:

@@ -76,7 +76,16 @@ def test_what_it_looks_at(ask):
     lines = said(ask, "the film was dull", "--explain").splitlines()
     assert lines[1].startswith("  attention layer 2 of 2, [CLS]: [CLS] 0.") and "  dull 0." in lines[1]
     pair = said(ask, "a cat", "the dog", "--explain", "--tasks", "para").splitlines()
-    assert "for the first text: [CLS] 0." in pair[1] and "  dog 0." in pair[1] and "  cat 0." in pair[2]
+    assert "what the first text takes of the second: [CLS] 0." in pair[1] and "  dog 0." in pair[1]
+    assert "what the second text takes of the first: [CLS] 0." in pair[2] and "  cat 0." in pair[2]
+
+
+def test_a_pooler_takes_of_its_own_text(ask, tmp_path, tiny, tiny_tokenizer):
+    config = ModelConfig.for_tasks(["para"], attention={"para": 0}, pooler="attentive_cls")
+    MultitaskBERT(config, tiny()).save_pretrained(tmp_path / "own")
+    tiny_tokenizer.save_pretrained(tmp_path / "own")
+    lines = said(ask, "a cat", "the dog", "--explain", run=str(tmp_path / "own")).splitlines()
+    assert "for the first text: " in lines[1] and "  cat 0." in lines[1] and "  dog 0." in lines[2]
 
 
 def test_a_pooler_that_weighs_nothing_says_so(ask, tmp_path, tiny, tiny_tokenizer):
@@ -194,11 +203,29 @@ def test_what_cannot_be_asked(ask, arguments, message):
 def test_the_newest_run_is_asked_where_none_is_named(ask, run, tiny, tiny_tokenizer):
     (run.parent / "newer").mkdir()
     write_json(run.parent / "newer" / "config.json", {"command": "multitask_classifier.py"})  # has no model yet
+    write_json(run / "scores.json", {})
+    newest = f"model   {Path('runs', 'first')}, the newest run"
     code, out, err = ask("--tasks", "sst", stdin="a cat\n", run=None)
-    assert code == 0 and err == f"model   {Path('runs', 'first')}, the newest run\n" and len(out.splitlines()) == 2
+    assert code == 0 and err == newest + "\n" and len(out.splitlines()) == 2
+    (run / "scores.json").unlink()
+    assert ask(stdin="a cat\n", run=None)[2] == newest + ", which is unfinished: its best model so far\n"
     for path in run.glob("best/*"):
         path.unlink()
     assert "no run with a model in runs: train one" in refused(ask, stdin="a cat\n", run=None)
+
+
+def test_a_text_in_the_place_of_the_run_asks_the_newest(ask, run, tmp_path, monkeypatch):
+    monkeypatch.setattr("predictor.ROOT", run.parent.parent)
+    code, out, err = ask("a good film", run=None)
+    assert code == 0 and "the newest run" in err and out == said(ask, "a good film")
+    assert said(ask, "a good cat", "dogs", run=None) == said(ask, "a good cat", "dogs")
+    assert said(ask, "a good film " * 30, run=None)  # no file system has such a name
+    assert "dull: no run there" in refused(ask, "dull", run=None)
+    run.rename(run.parent / "my first")
+    for name in ("my first", str(run.parent / "my first")):
+        assert said(ask, "dull", run=name).startswith("sentiment")
+    (tmp_path / "some folder").mkdir()
+    assert "no run there" in refused(ask, "dull", run=str(tmp_path / "some folder"))
 
 
 def test_long_texts_are_counted(ask):
