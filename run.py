@@ -48,8 +48,10 @@ class Run:
     def refuse_taken(self) -> None:
         """Raises InputError if a run is there already, finished or not."""
         if (self.folder / "config.json").exists():
+            finished = (self.folder / "scores.json").exists()
+            going_on = "" if finished else f"continue it with --resume {self.folder}, or "
             raise InputError(
-                f"{self.folder} holds a run already: continue it with --resume {self.folder}, or choose another --run"
+                f"{self.folder} holds a {'finished ' if finished else ''}run already: {going_on}choose another --run"
             )
 
     @classmethod

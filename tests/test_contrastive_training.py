@@ -381,7 +381,7 @@ def test_pairs_have_no_hard_negatives_to_weigh_and_one_row_nothing_to_be_told_fr
 def test_a_folder_with_a_run_is_not_written_over(files, capsys):
     assert train(files, "--epochs", 0) == 0
     assert train(files, "--epochs", 0) == 1
-    assert "holds a run already: continue it with --resume" in capsys.readouterr().err
+    assert "holds a finished run already: choose another --run" in capsys.readouterr().err
 
 
 def test_a_folder_in_which_a_run_is_trained_is_left_alone(files, capsys):

@@ -211,4 +211,4 @@ def test_a_folder_that_is_taken_is_said_before_the_runs_are_asked(train, runs, b
     monkeypatch.setattr(ensemble, "predict", lambda *_: pytest.fail("they were asked"))
     for folder in (runs[0], both.folder):
         assert multitask_classifier.main(["--ensemble", "one", "other", "--run", str(folder)]) == 1
-        assert "holds a run already" in capsys.readouterr().err
+        assert "holds a finished run already: choose another --run" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from errors import InputError
-from files import remove_temporaries
+from files import remove_temporaries, write_json
 from locks import fcntl
 from run import Run, predicted
 
@@ -74,6 +74,17 @@ def test_the_position_is_read_without_the_tensors(tmp_path):
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:20])
     with pytest.raises(InputError, match="cut short or altered .* delete .*last and resume"):
         run.position()
+
+
+def test_a_folder_that_is_taken_says_how_to_go_on_if_that_can_be(tmp_path):
+    run = Run.create(tmp_path / "x", {})
+    with pytest.raises(
+        InputError, match="x holds a run already: continue it with --resume .*x, or choose another --run"
+    ):
+        Run.create(tmp_path / "x", {})
+    write_json(run.folder / "scores.json", {})
+    with pytest.raises(InputError, match="x holds a finished run already: choose another --run"):
+        Run.create(tmp_path / "x", {})
 
 
 def test_a_run_is_found_by_its_folder_or_its_name(tmp_path, monkeypatch):
