@@ -123,7 +123,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "first, which is SimCSE's [CLS], else no)",
     )
 
-    goal = parser.add_argument_group("what is lowered")
+    goal = parser.add_argument_group("the loss")
     goal.add_argument(
         "--temperature", type=float, metavar="T", default=TEMPERATURE, help="divides cosines (default %(default)s)"
     )
@@ -139,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="W",
         default=0.0,
-        help="weight of a masked-language-model term; SimCSE tries 0.1 (default 0: none, half the time)",
+        help="weight of a masked-language-model term; SimCSE tries 0.1 (default 0: none, which takes half the time)",
     )
 
     how = parser.add_argument_group("how")
@@ -149,15 +149,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         default=64,
-        help="rows whose sentences are each other's negatives (default 64; SimCSE's sup has 512, which leaves small "
-        "files few steps: say so for large ones, memory is no matter, see --micro_batch)",
+        help="rows whose sentences are each other's negatives (default 64; SimCSE's sup has 512: for files of many "
+        "thousand rows, fewer make too few steps of it; for memory see --micro_batch)",
     )
-    how.add_argument("--max_length", type=int, metavar="N", default=32, help="tokens a sentence in training (32)")
     how.add_argument(
-        "--lr", type=float, help="default: unsup 3e-5, sup 5e-5, mlm 1e-4, for bert-base; smaller bear more"
+        "--max_length", type=int, metavar="N", default=32, help="tokens a sentence is cut to in training (default 32)"
+    )
+    how.add_argument(
+        "--lr", type=float, help="default: unsup 3e-5, sup 5e-5, mlm 1e-4, for bert-base; more for smaller ones"
     )
     how.add_argument("--lr_decay", choices=LEARNING_RATES, default="linear", help="of the rate (default linear)")
-    how.add_argument("--warmup", type=float, metavar="SHARE", default=0.0, help="share of steps it climbs (default 0)")
+    how.add_argument(
+        "--warmup", type=float, metavar="SHARE", default=0.0, help="share of steps in which it climbs (default 0)"
+    )
     how.add_argument("--weight_decay", type=float, metavar="W", default=0.0, help="default 0")
     how.add_argument(
         "--clip", type=float, metavar="NORM", default=1.0, help="largest gradient norm (default 1; 0 none)"
@@ -197,7 +201,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="most rows at once, with the whole batch's gradient, for two passes (default 0: all, fewer where a GPU's "
         "memory runs out)",
     )
-    where.add_argument("--run", type=path_given, metavar="DIR", help="a new folder (default runs/<time>-<mode>)")
+    where.add_argument(
+        "--run", type=path_given, metavar="DIR", help="a new folder (default runs/<time>-contrastive-<mode>)"
+    )
     where.add_argument("--resume", type=path_given, metavar="RUN", help="a stopped run to continue as it was")
     where.add_argument(
         "--save_every", type=float, metavar="MINUTES", default=10.0, help="between checkpoints (default 10)"

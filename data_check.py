@@ -396,7 +396,10 @@ def choose_tokenizer(model: str | None) -> tuple[BertTokenizer | None, str]:
             raise
         return None, f"not counted: {error}"
     tokenizer = BertTokenizer.from_folder(folder)
-    return tokenizer, f"of {folder.name}, a sentence, with [CLS] and [SEP]; cut at {tokenizer.model_max_length}"
+    return tokenizer, (
+        f"a sentence, of {folder.name}, with [CLS] and [SEP]; one of more than {tokenizer.model_max_length} is cut, "
+        "the rest of it lost"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

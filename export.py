@@ -89,8 +89,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", type=text_given, metavar="RUN", help="a run, its name in runs/, or its best/")
     parser.add_argument("folder", type=path_given, metavar="FOLDER", help="a new one; its name is the model's")
-    parser.add_argument("--head", metavar="TASK", help="with the pooler of this task's head (default: the run's own)")
-    parser.add_argument("--pooler", choices=POOLERS, metavar="NAME", help="another (default: the mean of the tokens)")
+    parser.add_argument("--head", metavar="TASK", help="with the pooler that this task's head was trained with")
+    parser.add_argument(
+        "--pooler",
+        choices=POOLERS,
+        metavar="NAME",
+        help="with this one (default: of contrastive.py's runs their own, else mean)",
+    )
     return parser
 
 

@@ -165,7 +165,8 @@ def build_parser() -> argparse.ArgumentParser:
     heads.add_argument(
         "--loss",
         metavar="TASK=LOSS",
-        help="default: each task's own; sst=coral, corn and squared_emd know the order of labels",
+        help="default: cross entropy, or for sts minus Pearson's r, which falls below zero; "
+        "sst=coral, corn and squared_emd know the order of labels",
     )
 
     how = parser.add_argument_group("how to train")
@@ -225,8 +226,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("separate", *SCHEDULES),
         metavar="WHICH",
         default="proportional",
-        help="whose batch is next: proportional (default), shuffled, every row once an epoch; sequential, task "
-        "after task; round_robin, in turn; annealed, drawn by size, later evenly; separate, one model a task",
+        help="whose batch is next. proportional (default): every row once an epoch, tasks mixed at random; sequential: "
+        "task after task; round_robin: in turn; annealed: drawn by size, later evenly; separate: one model a task",
     )
     how.add_argument(
         "--frozen_dropout",

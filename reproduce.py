@@ -222,11 +222,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     part.add_argument("--tasks", help="runs of these tasks alone: sst,sts (default: all)")
     where = parser.add_argument_group("where")
     where.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="runs at a time, each on its share of the cores"
+        "--jobs", type=int, default=1, metavar="N", help="runs at a time, each on its share of the cores (default 1)"
     )
     where.add_argument("--device", help="as multitask_classifier.py's")
     where.add_argument(
-        "--runs", type=path_given, default=ROOT / "runs" / "reproduce", metavar="DIR", help="of the runs"
+        "--runs",
+        type=path_given,
+        default=ROOT / "runs" / "reproduce",
+        metavar="DIR",
+        help="where the runs are (default: runs/reproduce)",
     )
     where.add_argument("--results", type=path_given, metavar="FILE", help="of the rows (default: rows.jsonl in --runs)")
     where.add_argument("--keep_models", action="store_true", help="keep each run's best model (default: its row alone)")

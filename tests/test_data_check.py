@@ -347,6 +347,7 @@ def test_folders_without_data(tmp_path):
 def test_the_bundled_sample_is_in_order(minilm, capsys):
     assert main(["--check", str(SAMPLE), "--model", str(minilm)]) == 0
     said = capsys.readouterr().out
+    assert "tokens  a sentence, of all-MiniLM-L6-v2, with [CLS] and [SEP]; one of more than 512 is cut, " in said
     assert all(task.title in said for task in TASKS.values() if (SAMPLE / task.files["train"]).exists())
     assert said.endswith("training can use these; 12 of 12 files are the bundled sample's, byte for byte\n")
     assert not any(
