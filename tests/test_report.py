@@ -238,6 +238,15 @@ def test_runs_side_by_side(finished, tmp_path):
     assert [(out.parent / link).resolve() for link in links] == [(run.folder / "report.html").resolve() for run in runs]
 
 
+def test_a_clear_difference_is_red_if_it_is_for_the_worse(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("report_scores.interval", lambda samples: (0.1, 0.2))
+    found = set()
+    for runs in (list(finished), list(reversed(finished))):
+        page = report.write_report(runs, tmp_path / "page.html", say=lambda text: None).read_text(encoding="utf-8")
+        found |= set(re.findall(r'class="(difference[^"]*)">(\+|\N{MINUS SIGN})', page))
+    assert found == {("difference clear", "+"), ("difference clear worse", "\N{MINUS SIGN}")}
+
+
 def test_runs_on_other_rows_have_no_difference(finished, train, tmp_path):
     config = read_json(finished[1] / "config.json")
     other = shutil.copytree(finished[1], tmp_path / "other")
