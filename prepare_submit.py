@@ -274,7 +274,9 @@ def write_archive(root: Path) -> int:
 def describe(submission: Submission) -> None:
     """Prints where the predictions come from and what score to expect."""
     for name, run in submission.runs.items():
-        print(f"{name:<5} {shown(submission.root, run) if run else 'predictions/, of no known run'}")
+        found = any(f"{name}-" in file for file in submission.contents)
+        unknown = "predictions/, of no known run" if found else "nothing to zip yet"
+        print(f"{name:<5} {shown(submission.root, run) if run else unknown}")
     if len(submission.scores) < len(SUBMITTED):
         return
     print(f"\n{'':<22}{'metric':<10}{'dev':>9}{'poster, test':>14}")

@@ -191,6 +191,13 @@ def test_data_that_moved_is_named(root, capsys):
 # --- what is wrong -----------------------------------------------------------------------------------------------
 
 
+def test_where_nothing_was_predicted_no_run_is_looked_for(tmp_path, capsys):
+    assert main([], tmp_path) == 1
+    assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[:3]] == [
+        "nothing to zip yet"
+    ] * 3
+
+
 def test_a_missing_file(root, capsys):
     (root / "predictions" / "sts-test-output.csv").unlink()
     only(refused(root, capsys), "predictions/sts-test-output.csv is missing: python multitask_classifier.py")
