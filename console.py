@@ -26,6 +26,11 @@ def tell(text: str) -> None:
             os.close(nowhere)
 
 
+def counted(count: int, what: str) -> str:
+    """`1 epoch`, `2 epochs`, `3 processes`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
+
+
 def refuse(error: InputError | OSError) -> int:
     """Print an error of input as one line on stderr; returns a command's exit code.
 

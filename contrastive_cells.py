@@ -14,6 +14,7 @@ from pathlib import Path
 import weights
 from bert import BertConfig
 from cells import FINISHED, STOPPED, Cell, Scale, fits_scale, hash_of, parse_shares, refuse_differences
+from console import counted
 from contrastive_loss import Objective
 from contrastive_model import ContrastiveRows
 from contrastive_options import COMMAND, add_options, resolve
@@ -249,7 +250,7 @@ def caption(table: ContrastiveTable, scale: ContrastiveScale, rows: list[dict]) 
         share = f"{scale.fraction[option]:g} of the rows" if scale.fraction[option] < 1 else ""
         many = f"{counts.pop():,} rows" if len(counts) == 1 else ""
         theirs = "" if rate == float(table.lr[option]) else f" (published for {table.encoder}: {table.lr[option]})"
-        parts = [many, share, f"{scale.epochs[option]} epochs", f"{scale.batch_size[option]} rows a batch"]
+        parts = [many, share, counted(scale.epochs[option], "epoch"), f"{scale.batch_size[option]} rows a batch"]
         said.append(f"{option}: {', '.join(filter(None, parts))}, learning rate {rate:g}{theirs}")
     left = {name: found["dev"][name]["left_out"] for found in rows for name in found["dev"] if name != table.searched}
     if any(left.values()):

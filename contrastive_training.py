@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 import weights
+from console import counted
 from contrastive_data import SENTENCE_COLUMNS, Contrast, read_pairs, read_sentences
 from contrastive_loss import Objective
 from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows, reinitialize
@@ -281,7 +282,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     schedule = make_schedule("proportional", {task: len(rows)}, args.batch_size, args.epochs, args.seed)
     cut = f", {rows.truncated:,} texts cut to {args.max_length} tokens" if rows.truncated else ""
     steps = f"{schedule.steps_per_epoch:,} an epoch, of {args.batch_size} rows"
-    say(f"steps      {steps}; {args.epochs} epochs, lr {args.lr:g}{cut}")
+    say(f"steps      {steps}; {counted(args.epochs, 'epoch')}, lr {args.lr:g}{cut}")
     processes.copy_from_first(model.state_dict().values())
     processes.seed(args.seed)
     options = TrainingOptions(

@@ -26,7 +26,7 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
-from console import refuse, tell
+from console import counted, refuse, tell
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
 from distributed import ALONE, Processes, find_processes, joined
@@ -389,7 +389,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         hidden = BertConfig.from_pretrained(job.source.path).hidden_size
         lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
         recommended = " (recommended for this model and option)" if args.lr is None else ""
-        asked = f"batch size {args.batch_size}, {args.epochs} epochs, schedule {args.schedule}"
+        asked = f"batch size {args.batch_size}, {counted(args.epochs, 'epoch')}, schedule {args.schedule}"
         say(f"lr         {lr:g}{recommended}, {asked}")
         config = run_config(job, lr)
         if args.resume:

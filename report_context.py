@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix
 
 import report_plots
+from console import counted
 from intervals import CONFIDENCE, RESAMPLES
 from report_data import Judged, ReadRun
 from report_examples import Shelf, Shown, class_name, differing, show, worst
@@ -61,9 +62,9 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
     rate = f", {run.tokens / run.seconds:,.0f} tokens a second" if run.seconds else ""
     where = [f"{device.get('type', '')} ({device.get('name', '')})", config.get("precision", "fp32")]
     if device.get("type") == "cpu" and device.get("threads"):
-        where.append(_counted(device["threads"], "thread"))
+        where.append(counted(device["threads"], "thread"))
     if config.get("processes", 1) > 1:
-        where.append(_counted(config["processes"], "process"))
+        where.append(counted(config["processes"], "process"))
     versions = ", ".join(f"{package} {version}" for package, version in config["versions"].items())
     facts = [
         ("model", f"{model['name']}, SHA-256 {model['sha256'][:12]}…"),
@@ -96,16 +97,14 @@ def _headline(run: ReadRun) -> list[str]:
         return [f"ensemble of {len(run.ensemble)} runs"]
     options = run.config["options"]
     first = options.get("option") or options.get("mode") or ""
-    return [str(first), f"{options.get('epochs')} epochs, batch {options.get('batch_size')}, lr {options.get('lr'):g}"]
+    epochs = options.get("epochs")
+    long = counted(epochs, "epoch") if isinstance(epochs, int) else f"{epochs} epochs"
+    return [str(first), f"{long}, batch {options.get('batch_size')}, lr {options.get('lr'):g}"]
 
 
 def _link(page: Path, folder: Path) -> str | None:
     """The way from one page to another, if it is there."""
     return Path(os.path.relpath(page, folder)).as_posix() if page.is_file() else None
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from averaging import Average
 from batches import Batch, TaskData, prepared
 from checkpoints import check_best, check_checkpoint, restore_random_state
+from console import counted
 from distributed import ALONE, Processes
 from errors import InputError
 from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
@@ -433,7 +434,7 @@ class Trainer:
         """
         for name, p in self.learning.items():
             if not torch.isfinite(p).all():
-                place = f"{self.progress.epoch} epochs and {self.progress.step} steps"
+                place = f"{counted(self.progress.epoch, 'epoch')} and {counted(self.progress.step, 'step')}"
                 raise InputError(f"{name} is not finite after {place}: {REMEDY}; {self._kept()}")
 
     def _kept(self) -> str:

@@ -11,6 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from console import counted
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,3 +43,8 @@ def test_a_pipe_whose_reader_has_gone_is_no_traceback():
     with os.fdopen(write, "w") as gone:
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("count, words", [(0, "0 epochs"), (1, "1 epoch"), (1200, "1,200 epochs")])
+def test_one_of_a_thing_and_several(count, words):
+    assert counted(count, "epoch") == words and counted(2, "process") == "2 processes"

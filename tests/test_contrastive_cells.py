@@ -157,7 +157,7 @@ def test_a_cell_is_trained_judged_and_shown(make, made):
     assert (
         f"| {dev['STS-B-dev']['spearman']:.3f} (1) |" in line and f"| {dev['Cranfield']['ndcg@10']:.3f} (1) |" in line
     )
-    assert "sup: 5 rows, 1 epochs, 4 rows a batch, learning rate 0.0002 (published for bert-base-uncased: 5e-5)" in out
+    assert "sup: 5 rows, 1 epoch, 4 rows a batch, learning rate 0.0002 (published for bert-base-uncased: 5e-5)" in out
     assert "2 of STS-B-dev" in out and "concludes for tiny only" in out
     # Nothing is made again, whatever is printed.
     again = make(*options)
@@ -255,7 +255,7 @@ def test_the_same_rows_of_other_tables_are_not_these(made):
     assert not fits({**cell, "fraction": {}, "tasks": ["sst"]}, scale)
     assert fits({**cell, "option": "unsup", "fraction": {}}, scale)
     assert not fits({**cell, "option": "unsup", "fraction": {"unsup": 0.5}}, scale)
-    assert "unsup: 1 epochs" in caption(TABLE, scale, [])
+    assert "unsup: 1 epoch" in caption(TABLE, scale, [])
 
 
 def test_a_run_gives_its_name_to_what_is_made_from_it(made):

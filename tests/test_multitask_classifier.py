@@ -284,7 +284,7 @@ def test_what_was_recommended_and_what_was_asked_for(command):
     found = command("--tasks", "sst", "--option", "finetune", "--run", "runs/other")
     assert "lr         5e-05 (recommended for this model and option)" in found.out
     found = command("--tasks", "sst", "--lr", "0.5", "--run", "runs/third")
-    assert "lr         0.5, batch size 4, 1 epochs" in found.out
+    assert "lr         0.5, batch size 4, 1 epoch" in found.out
 
 
 def test_rows_left_out_and_sentences_cut_are_said(command, root):

@@ -218,7 +218,7 @@ def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
     values = [row["dev"]["sst"]["accuracy"] for row in rows]
     line = next(line for line in out.splitlines() if line.startswith("| mean of the tokens | finetune"))
     assert f"| {reproduce.spread(values)} |" in line and "| 0.515 |" in line
-    assert "encoder tiny" in out and "finetune: 1 epochs (paper: 10), 12 rows a batch (paper: 8)," in out
+    assert "encoder tiny" in out and "finetune: 1 epoch (paper: 10), 12 rows a batch (paper: 8)," in out
     # nothing is run again, and printing needs no runs
     before = (tmp_path / "rows.jsonl").read_bytes()
     again = make(*MEAN_SST, "--seeds", "1,2")
