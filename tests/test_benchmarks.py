@@ -460,6 +460,25 @@ def test_attention_start_on_the_sample(bench):
     assert "U(0.9, 1), sts" in out
 
 
+# What a pair's score is before training
+
+
+def test_pair_scores_counts_who_is_called_a_paraphrase(measure):
+    import pair_scores
+
+    found = pair_scores.describe(np.array([1.0, 5.0, 3.0]), np.array([-1.0, 2.0, 0.0, 0.5]), np.array([0, 1, 1, 0]))
+    assert found == [1.0, 3.0, 5.0, 0.5, 0.5, 0.5]
+
+
+def test_pair_scores_on_the_sample(bench, tiny_folder):
+    row, out = bench("pair_scores", "--data", SAMPLE, "--model", tiny_folder)
+    assert row["pairs"] == 160 and set(row["found"]) == {"cross-attention", "mean of the tokens"}
+    for found in row["found"].values():
+        assert found["least"] < found["median"] < found["largest"]
+        assert 0 <= found["dev above 0"] <= 1 and found["paraphrases"] == 0.42
+    assert row["data"]["dev"]["file"] == "quora-dev.csv" and "dev above 0" in out
+
+
 # What attention costs
 
 
