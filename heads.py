@@ -165,8 +165,8 @@ class TaskHead(nn.Module):
         """Set the score's scale and offset from some pairs: deviation 1, around the log odds of `positive`.
 
         Similar sentences have a large positive score <W a, W b> whatever W is (about 100 for the embedded weights after
-        a cross-attention layer). A model trained from there makes every score small and stays above zero: it calls all
-        pairs paraphrases. positive: the share of positive labels, in (0, 1). Heads without an offset or a scale are
+        a cross-attention layer). A model trained from there first makes every score small, and stays above zero: with
+        the mean of the tokens it calls nearly all pairs paraphrases (results/poster.md). positive: the share of positive labels, in (0, 1). Heads without an offset or a scale are
         left alone, and so is the scale where the pairs' scores don't differ.
         """
         if not self.begins_calibrated:
