@@ -166,8 +166,9 @@ class TaskHead(nn.Module):
 
         Similar sentences have a large positive score <W a, W b> whatever W is (about 100 for the embedded weights after
         a cross-attention layer). A model trained from there first makes every score small, and stays above zero: with
-        the mean of the tokens it calls nearly all pairs paraphrases (results/poster.md). positive: the share of positive labels, in (0, 1). Heads without an offset or a scale are
-        left alone, and so is the scale where the pairs' scores don't differ.
+        the mean of the tokens it calls nearly all pairs paraphrases (results/poster.md). positive: the share of
+        positive labels, in (0, 1). Heads without an offset or a scale are left alone, and so is the scale where the
+        pairs' scores don't differ.
         """
         if not self.begins_calibrated:
             return
