@@ -12,6 +12,7 @@ from pathlib import Path
 import weights
 from bert import BertConfig, BertModel
 from cells import STOPPED, Cell, Scale, fits_scale, hash_of, parse_shares, refuse_differences
+from console import counted
 from course_data import choose_data
 from errors import InputError
 from estimate import FLOAT_BYTES, count_parameters, count_seconds
@@ -140,10 +141,10 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
         theirs = f" (paper: {theirs})" if theirs and float(theirs) != float(rate) else ""
         counts = []
         for what, ours, paper in (
-            ("epochs", scale.epochs[option], table.epochs),
-            ("rows a batch", scale.batch_size[option], table.batch_size),
+            (counted(scale.epochs[option], "epoch"), scale.epochs[option], table.epochs),
+            (f"{scale.batch_size[option]} rows a batch", scale.batch_size[option], table.batch_size),
         ):
-            counts.append(f"{ours} {what}" + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
+            counts.append(what + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
         said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{theirs}")
     if table.of_a_paper and scale.model_name != table.encoder:
         said.append(f"the paper's encoder is {table.encoder}, so the difference is not the program's alone")

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # is for the commands that tests start.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Under nohup, or in the background of a script, signals are ignored, and so they would be by every command that a test
+# starts: they mean here what they mean on a terminal.
+for number, default in ((signal.SIGINT, signal.default_int_handler), (getattr(signal, "SIGHUP", None), signal.SIG_DFL)):
+    if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, default)
 
 # The fuzz tests' profiles: the same few inputs every time, or, with --hypothesis-profile thorough, many and others.
 COMMON = {
