@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(ABC):
     """One run: a row of a table, what of it, a seed, at a scale. What it takes is its kind's: see task_cells.py."""
 
     row: Row
@@ -67,9 +68,9 @@ class Cell:
     scale: Scale
 
     @property
+    @abstractmethod
     def parts(self) -> dict[str, float]:
         """Of what not all train rows are taken, and which share."""
-        raise NotImplementedError
 
     @property
     def identity(self) -> dict:
@@ -99,9 +100,9 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.row.key} {self.row.option} {','.join(self.tasks)} seed {self.seed}"
 
+    @abstractmethod
     def words(self) -> list[str]:
         """The program and its options that make it, or go on with it, beside those of scale.where."""
-        raise NotImplementedError
 
     def command(self) -> list[str]:
         """The process that makes it, a part of it, or goes on with it."""
@@ -114,27 +115,27 @@ class Cell:
             return NEW
         return FINISHED if (self.folder / SCORES).is_file() and not unfinished(self.folder) else STOPPED
 
+    @abstractmethod
     def check(self, found: dict, where: str) -> None:
         """Raises InputError if a run of these options and data (a config or a row) is not this cell's.
 
         An option that it doesn't name is one that came later: it had its default.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def finished_row(self, call: str | None) -> dict:
         """The row of the finished run. call: of this program, within which times can be compared, if all was in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def estimate(self, position: tuple[int, int] | None) -> tuple[float, float]:
         """Seconds that it takes at least here, or what is left of it, and bytes on disk while it runs.
 
         position: epochs and steps of the checkpoint, None without one.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def selecting(self) -> list[tuple[str, str]]:
         """What of the row's "dev" is said when it is there, each with its metric."""
-        raise NotImplementedError
 
 
 def fits_scale(cell: dict, scale: Scale) -> bool:
