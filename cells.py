@@ -128,7 +128,7 @@ class Cell(ABC):
 
     @abstractmethod
     def estimate(self, position: tuple[int, int] | None) -> tuple[float, float]:
-        """Seconds that it takes at least here, or what is left of it, and bytes on disk while it runs.
+        """Seconds that it takes here, about, or what is left of it, and bytes on disk while it runs.
 
         position: epochs and steps of the checkpoint, None without one.
         """

@@ -1,4 +1,4 @@
-"""What a run, or the rest of one, will cost at least, before it starts: parameters that learn, time and memory.
+"""What a run, or the rest of one, will cost about, before it starts: parameters that learn, time and memory.
 
 Counts the arithmetic of the linear maps (2 operations a weight and token forward, twice that backward; Kaplan et al.
 2020, arXiv 2001.08361, section 2.1) and divides by the speed of a matrix product measured here and now. To that comes
@@ -170,7 +170,7 @@ def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str)
 def count_seconds(
     model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
 ) -> float:
-    """Seconds that all, or the rest, of a run takes at least, on the model's device. position: see Left.of."""
+    """Seconds that all, or the rest, of a run takes about, at the speed of the moment. position: see Left.of."""
     left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
     step, batch = measured_step(model, data)
@@ -180,7 +180,7 @@ def count_seconds(
 def describe_cost(
     model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
 ) -> str:
-    """`learning   23,456,789 of 25,000,000 parameters; at least 3 min on this device, 1.2 GB of memory`.
+    """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
 
     position: see Left.of; then the time is that of the rest.
     """
@@ -189,7 +189,7 @@ def describe_cost(
     memory = count_memory(model, data, schedule.batch_size, option)
     rest = "" if position is None else " more"
     return (
-        f"learning   {learning:,} of {total:,} parameters; at least {show_duration(seconds)}{rest} on this device, "
+        f"learning   {learning:,} of {total:,} parameters; about {show_duration(seconds)}{rest} on this device, "
         f"{memory / 1e9:.1f} GB of memory"
     )
 

@@ -173,7 +173,7 @@ def _ratio(value: float | None, base: float | None) -> str:
 
 
 def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
-    """Print each cell with its state, the time it takes at least, and the disk."""
+    """Print each cell with its state, about the time it takes, and the disk."""
     times: dict[tuple, tuple[float, float]] = {}
     total, largest = 0.0, 0.0
     for cell in cells:
@@ -187,9 +187,9 @@ def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
                 times[alike] = cell.estimate(position)
             seconds, size = times[alike]
             total, largest = total + seconds, max(largest, size)
-            told = f"at least {show_duration(seconds)}"
+            told = f"about {show_duration(seconds)}"
         say(f"{state:<9}{cell}" + (f": {told}" if told else ""))
-    say(f"\n{len(cells)} cells; at least {show_duration(total / jobs)} of training, {jobs} at a time")
+    say(f"\n{len(cells)} cells; about {show_duration(total / jobs)} of training, {jobs} at a time")
     say(
         f"disk       up to {jobs * largest / 1e9:.1f} GB while they run, in {short(cells[0].scale.runs)}; then rows, "
         "logs and predictions alone, unless --keep_models; encodings of a frozen encoder in cache/, see --cache_gb"

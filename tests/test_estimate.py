@@ -128,9 +128,9 @@ def test_the_line_that_is_printed(build, data, monkeypatch):
     monkeypatch.setattr(estimate, "measured_step", lambda *_: (7.0, 2.0))
     line = describe_cost(model, data, schedule(2), "pretrain")
     # 10 s of operations, two steps of 7 s, five batches of 2 s.
-    assert line == f"learning   {learning:,} of {total:,} parameters; at least 34 s on this device, 0.0 GB of memory"
+    assert line == f"learning   {learning:,} of {total:,} parameters; about 34 s on this device, 0.0 GB of memory"
     monkeypatch.setattr(estimate, "measured_speed", lambda *_: float("inf"))
-    assert "; at least 13 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0))
+    assert "; about 13 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0))
 
 
 @pytest.mark.parametrize("option", ["finetune", "pretrain"])
