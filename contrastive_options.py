@@ -9,11 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from command_line import path_given, text_given
 from contrastive_data import SENTENCE_COLUMNS
 from contrastive_loss import TEMPERATURE, Objective
 from errors import InputError
 from finite import WAYS
-from options import LARGEST_DECAY, LARGEST_LR, LARGEST_SEED, MOST_EPOCHS, SCORES, path_given, text_given
+from options import LARGEST_DECAY, LARGEST_LR, LARGEST_SEED, MOST_EPOCHS, SCORES
 from poolers import POOLERS, describe_options, parse_options, resolve_options
 from precision import PRECISIONS
 from resuming import resumed_options, typed_options

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 
 from batches import TaskData
+from command_line import SPLITS
 from course_data import choose_data, refuse_mixture
 from errors import InputError
 from evaluation import Predictions, judge, predict, probabilities, write_predictions
 from files import read_json, short, write_json
 from model import MultitaskBERT
-from options import COMMAND, SCORES, SPLITS, check_outputs, choose_device, input_paths
+from options import COMMAND, SCORES, check_outputs, choose_device, input_paths
 from precision import choose_precision
 from predictor import best_folders
 from reporting import hand_over, show_score, write_page

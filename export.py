@@ -12,12 +12,12 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
+from command_line import path_given, text_given
 from console import refuse
 from errors import InputError
 from files import atomic_write, read_json, short
 from model import MultitaskBERT
 from model_card import facts_of, model_card
-from options import path_given, text_given
 from poolers import POOLERS
 from predictor import best_folders
 from run import ROOT, Run

@@ -26,6 +26,7 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
+from command_line import SPLITS
 from console import counted, refuse, tell
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
@@ -40,7 +41,6 @@ from model import ModelConfig, MultitaskBERT
 from options import (
     COMMAND,
     SCORES,
-    SPLITS,
     check_outputs,
     choose_device,
     get_args,

@@ -21,11 +21,12 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 from tqdm import tqdm
 
 from answer_files import FORMATS, Rows, read_rows, refuse_taken, written
+from command_line import path_given, text_given
 from console import refuse, tell
 from datasets import read_bytes
 from errors import InputError
 from files import atomic_write, check_writable, short
-from options import choose_device, path_given, text_given
+from options import choose_device
 from predictor import Answer, Predictor, best_folders, words_of
 from run import ROOT
 from tasks import TASKS, Task, parse_tasks

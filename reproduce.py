@@ -20,6 +20,7 @@ import contrastive_cells
 import task_cells
 from bert import BertConfig
 from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of
+from command_line import path_given, text_given
 from console import refuse, tell
 from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
@@ -27,7 +28,7 @@ from estimate import show_duration
 from experiments import LEADERBOARD, TABLES, Column, ContrastiveTable, Row, Table
 from files import short
 from heads import HeadConfig, TaskHead
-from options import LARGEST_SEED, path_given, text_given
+from options import LARGEST_SEED
 from result_row import need
 from run import ROOT, Run
 from sharing import held

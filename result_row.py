@@ -18,10 +18,11 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
+from command_line import build_parser
 from console import refuse
 from errors import InputError, quoted
 from files import parse_json, read_json
-from options import SCORES, build_parser, is_file_option
+from options import SCORES, is_file_option
 from run import ROOT, Run
 from tasks import TASKS, leaderboard_score
 

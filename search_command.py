@@ -20,10 +20,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from approximate import MANY, PROBES, build_graph, load_faiss, open_graph, recall, search_graph
+from command_line import path_given, text_given
 from errors import InputError, quoted
 from files import check_writable, short, write_json
 from nearest import find_nearest
-from options import choose_device, path_given, text_given
+from options import choose_device
 from poolers import POOLERS
 from search_data import FORMATS, JUDGED, Document, open_corpus, read_collection
 from search_evaluation import RECALL_AT, evaluate_index, evaluate_search

@@ -16,13 +16,14 @@ import numpy as np
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
+from command_line import path_given, text_given
 from course_data import choose_data
 from datasets import Table
 from embedding_quality import RESOLUTION, TOP, alignment, mean_cosine, uniformity, unit, variance_shares
 from errors import InputError
 from evaluation import pearson
 from files import check_writable, short, write_json
-from options import choose_device, path_given, text_given
+from options import choose_device
 from poolers import POOLERS
 from sentence_keys import keys_of
 from sts_data import NAMES, SEVEN, TRAINED_ON, ScoredPairs, SimilaritySet, read_sets

@@ -29,12 +29,13 @@ import options
 import result_row
 import weights
 from bert import BertModel
+from command_line import build_parser
 from datasets import read_examples
 from evaluation import METRICS, predict, read_predictions
 from files import read_json, sha256
 from model import MultitaskBERT
 from multitask_classifier import main
-from options import build_parser, get_args
+from options import get_args
 from run import Run
 from task_files import read_split
 from task_options import parse_attention, parse_fraction, parse_loss

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_rows
 
+import command_line
 import comparison
 import contrastive
 import contrastive_options
@@ -126,7 +127,7 @@ SHORT = ("--model", "tiny", "--data", "nowhere")  # what is taken ends there
 
 # Name -> the command, the parser whose options it has, and what else is typed.
 COMMANDS = {
-    "multitask_classifier.py": (multitask_classifier.main, options.build_parser, SHORT),
+    "multitask_classifier.py": (multitask_classifier.main, command_line.build_parser, SHORT),
     "contrastive.py train": (contrastive.main, lambda: made(contrastive_options.add_options), ("train", *SHORT)),
     "contrastive.py evaluate": (contrastive.main, lambda: made(sts_evaluation.add_options), EVALUATE),
     "search index": (contrastive.main, lambda: subparser(made(search_command.add_options), "index"), SEARCH),

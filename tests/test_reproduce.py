@@ -18,11 +18,12 @@ import pytest
 import cells
 import reproduce
 from cells import Scale, parse_shares
+from command_line import build_parser
 from errors import InputError
 from experiments import TABLES, Column, ContrastiveTable, Row, Table
 from files import read_json
 from locks import fcntl
-from options import build_parser, get_args
+from options import get_args
 from sharing import holder
 from task_cells import TaskCell
 from tasks import TASKS

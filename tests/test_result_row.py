@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import result_row
+from command_line import build_parser
 from errors import InputError
 from files import write_json
-from options import build_parser, get_args
+from options import get_args
 from run import Run
 
 SCORES = {

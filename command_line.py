@@ -1,0 +1,269 @@
+"""The training command's flags, each default with its reason in its help.
+
+The CS 224N default project's command line, both seasons' flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from finite import WAYS
+from frozen import CACHE_GB
+from heads import PAIR_SCORES
+from model import FINE_TUNE_MODES, OPTIONS
+from poolers import POOLERS, describe_options
+from precision import PRECISIONS
+from sampling import SCHEDULES
+from schedules import SCHEDULES as LEARNING_RATES
+from task_attention import INITIALIZATIONS
+from tasks import PAIR_ENCODINGS, TASKS
+
+SPLITS = ("train", "dev", "test")
+
+
+def text_given(text: str) -> str:
+    """What names a file or folder. Raises argparse's error for nothing, and for bytes that no text stands for."""
+    if not text or "\0" in text:  # a NUL can't be typed, but may stand in a run's config.json
+        raise argparse.ArgumentTypeError("is empty, or has a NUL in it: give a folder or file")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{ascii(text)} is not UTF-8: choose another name") from error
+    return text
+
+
+def path_given(text: str) -> Path:
+    return Path(text_given(text))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [--option {pretrain,finetune}] [options]",
+        description="Train one BERT for several tasks and write the leaderboard's prediction files.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
+    )
+    modes = ", ".join(f"{mode} = {option}" for mode, option in FINE_TUNE_MODES.items())
+    what = parser.add_argument_group("what to train")
+    what.add_argument(
+        "--option",
+        choices=OPTIONS,
+        help="pretrain: the heads alone learn (default, the course's); finetune: everything",
+    )
+    what.add_argument(
+        "--fine-tune-mode",
+        choices=FINE_TUNE_MODES,
+        metavar="MODE",
+        help=f"2024's words for it: {modes} (no default)",
+    )
+    what.add_argument(
+        "--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s, the leaderboard's)"
+    )
+    what.add_argument(
+        "--model",
+        type=text_given,
+        help="a known name, OWNER/NAME fetched from the hub, or a folder (default: what is set up)",
+    )
+    what.add_argument(
+        "--data",
+        type=path_given,
+        metavar="DIR",
+        help="folder of the CSV files (default: data/ if they stand there, else data/sample)",
+    )
+    what.add_argument(
+        "--exclude_shared",
+        action="store_true",
+        help="leave out train rows that stand in dev or test, too; default: kept, as in the course",
+    )
+    what.add_argument(
+        "--fraction",
+        metavar="SHARE",
+        help="of train rows, the same for every --seed: 'sst=0.5,para=0.1' or one for all (default 1)",
+    )
+
+    heads = parser.add_argument_group("heads (the poster's by default)")
+    heads.add_argument(
+        "--attention",
+        metavar="LAYERS",
+        help="attention layers a task: 'sst=2,para=1,sts=3' (default), one number for all, 0 for none",
+    )
+    heads.add_argument(
+        "--attention_init",
+        choices=INITIALIZATIONS,
+        metavar="HOW",
+        default="default",
+        help="their first weights: default, torch's own; uniform, U(0.9, 1), the poster's second",
+    )
+    heads.add_argument(
+        "--pair_score",
+        choices=PAIR_SCORES,
+        metavar="HOW",
+        default="calibrated",
+        help="dot: the poster's <W a, W b>; calibrated (default): its scale and offset set from some training "
+        "pairs; cosine: of a and b, plus a map of |a - b| and a * b",
+    )
+    heads.add_argument(
+        "--pair_encoding",
+        choices=PAIR_ENCODINGS,
+        metavar="HOW",
+        help="a pair as two sentences, separate; one sequence, joint; both (default: the task's own)",
+    )
+    heads.add_argument(
+        "--pooler",
+        choices=POOLERS,
+        metavar="NAME",
+        help=f"tokens to a sentence: {', '.join(POOLERS)} (default first after attention layers, else mean)",
+    )
+    heads.add_argument(
+        "--pooler_options", metavar="NAME=VALUE", help=f"{describe_options()} (default: the first of each)"
+    )
+    heads.add_argument(
+        "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"
+    )
+    heads.add_argument(
+        "--attention_ffn",
+        action="store_true",
+        help="a feed-forward block in each of these layers, as in the poster's code (default: none)",
+    )
+    heads.add_argument(
+        "--loss",
+        metavar="TASK=LOSS",
+        help="default: cross entropy, or for sts minus Pearson's r, which falls below zero; "
+        "sst=coral, corn and squared_emd know the order of labels",
+    )
+
+    how = parser.add_argument_group("how to train")
+    how.add_argument("--epochs", type=int, metavar="N", default=10, help="default 10, the course's")
+    how.add_argument(
+        "--batch_size", type=int, metavar="N", default=8, help="default 8, the course's; it fits every GPU"
+    )
+    how.add_argument("--lr", type=float, help="default: the one recommended for model and option, which is printed")
+    how.add_argument("--head_lr", type=float, metavar="LR", help="of the heads (default: --lr)")
+    how.add_argument(
+        "--layer_decay",
+        type=float,
+        metavar="D",
+        default=1.0,
+        help="each encoder layer learns with D times the rate of the one above (default 1: the same)",
+    )
+    how.add_argument(
+        "--lr_decay", choices=LEARNING_RATES, default="constant", help="of the rate; default constant, the course's"
+    )
+    how.add_argument(
+        "--warmup",
+        type=float,
+        metavar="SHARE",
+        default=0.0,
+        help="share of all steps, 0 to 1, in which the rate climbs to --lr (default 0, the course's)",
+    )
+    how.add_argument(
+        "--weight_decay",
+        type=float,
+        metavar="W",
+        default=0.0,
+        help="weights shrink by the rate times this each step (default 0, the course's)",
+    )
+    how.add_argument(
+        "--clip",
+        type=float,
+        metavar="NORM",
+        default=0.0,
+        help="largest gradient norm (default 0: no clipping, as in the course)",
+    )
+    how.add_argument(
+        "--average",
+        type=float,
+        metavar="D",
+        default=0.0,
+        help="judge and keep a moving average of the weights, D of it left by each step: 0.999, say (default 0: none)",
+    )
+    how.add_argument(
+        "--non_finite",
+        choices=WAYS,
+        metavar="WAY",
+        default="stop",
+        help="at a loss or gradient that is NaN or infinite: stop (default), or skip that batch",
+    )
+    how.add_argument(
+        "--schedule",
+        choices=("separate", *SCHEDULES),
+        metavar="WHICH",
+        default="proportional",
+        help="whose batch is next. proportional (default): every row once an epoch, tasks mixed at random; sequential: "
+        "task after task; round_robin: in turn; annealed: drawn by size, later evenly; separate: one model a task",
+    )
+    how.add_argument(
+        "--frozen_dropout",
+        action="store_true",
+        help="pretrain with the encoder's dropout on, as the poster's code does; slow (default: off)",
+    )
+    how.add_argument("--seed", type=int, metavar="N", default=11711, help="default 11711, the course's")
+
+    where = parser.add_argument_group("where")
+    where.add_argument("--use_gpu", action="store_true", help="insist on a GPU (default: the best device there is)")
+    where.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the first of them that is there)")
+    where.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        metavar="TYPE",
+        default="auto",
+        help="of matrix products: bf16, fp16, fp32; auto (default): a GPU's bf16 or fp16, else fp32",
+    )
+    where.add_argument(
+        "--compile", action="store_true", help="torch.compile for a GPU: minutes to start, then faster (default: off)"
+    )
+    where.add_argument(
+        "--micro_batch",
+        type=int,
+        metavar="N",
+        default=0,
+        help="most rows at once; same gradient (default 0: all, fewer if a GPU's memory runs out)",
+    )
+    where.add_argument(
+        "--cache_gb",
+        type=float,
+        metavar="GB",
+        default=CACHE_GB,
+        help="most of a frozen encoder's encodings in cache/ (default %(default)g, the course's); 0 keeps none",
+    )
+    where.add_argument(
+        "--run",
+        type=path_given,
+        metavar="DIR",
+        help="a new folder for this run (default runs/<time>-<option> beside this program)",
+    )
+    where.add_argument(
+        "--resume",
+        type=path_given,
+        metavar="RUN",
+        help="a stopped run, its folder or name in runs/, to continue as it was (default: a new run)",
+    )
+    where.add_argument(
+        "--ensemble",
+        nargs="+",
+        type=text_given,
+        metavar="RUN",
+        help="average the answers of finished runs, folders or names in runs/ (default: train a model)",
+    )
+    where.add_argument(
+        "--save_every",
+        type=float,
+        metavar="MINUTES",
+        default=10.0,
+        help="between checkpoints within an epoch, so what a crash costs at most (default 10)",
+    )
+    where.add_argument("--tensorboard", action="store_true", help="curves in the run's folder, too (default: off)")
+    where.add_argument("--quiet", action="store_true", help="say nothing but errors (default: what happens)")
+
+    files = parser.add_argument_group(
+        "the course's file names",
+        "--TASK_train FILE, --TASK_dev FILE, --TASK_test FILE (default: as the course names them, in --data) and "
+        "--TASK_dev_out FILE, --TASK_test_out FILE (default: predictions/TASK-dev-output.csv and TASK-test-output.csv "
+        f"beside this program), where TASK is one of {', '.join(TASKS)}",
+    )
+    for name in TASKS:
+        for role in (*SPLITS, "dev_out", "test_out"):
+            files.add_argument(f"--{name}_{role}", type=path_given, help=argparse.SUPPRESS)
+    # The course's; here nothing is ever downloaded.
+    parser.add_argument("--local_files_only", action="store_true", help=argparse.SUPPRESS)
+    return parser
