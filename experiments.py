@@ -191,6 +191,7 @@ ABLATION = Table(
         *_both("a third of the learning rate", "attention-lr-low", {}, lr_times=1 / 3),
         *_both("three times the learning rate", "attention-lr-high", {}, lr_times=3.0),
         Row("+ heads learn at 1e-3", "attention-head-lr", "finetune", {"head_lr": "0.001"}),
+        Row("no attention layer, heads at 1e-3", "mean-head-lr", "finetune", {**MEAN, "head_lr": "0.001"}),
         *_both("+ CFIMDB as a further task", "attention-cfimdb", {}, (("sst", "cfimdb"),)),
     ),
     compared_with="attention",
