@@ -129,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--loss",
         metavar="TASK=LOSS",
         help="default: cross entropy, or for sts minus Pearson's r, which falls below zero; "
-        "sst=coral, corn and squared_emd know the order of labels",
+        "sst=coral, corn and squared_emd know the order of labels; softmax_twice is the author's mistake",
     )
 
     how = parser.add_argument_group("how to train")

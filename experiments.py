@@ -112,6 +112,8 @@ SUBMISSION_SCORE = 0.759
 FIRST, MEAN = {"attention": "0", "pooler": "cls"}, {"attention": "0", "pooler": "mean"}
 UNIFORM = {"attention_init": "uniform"}
 CALIBRATED = {"pair_score": "calibrated"}
+SOFTMAX_TWICE = {"loss": "sst=softmax_twice"}
+AS_ITS_CODE = {"attention_ffn": "", "frozen_dropout": "", **SOFTMAX_TWICE}
 
 
 def _leaderboard(sentiment: float, paraphrase: float, similarity: float) -> dict[str, float]:
@@ -187,6 +189,8 @@ ABLATION = Table(
         *_both("+ an offset of the paraphrase logit", "attention-calibrated", CALIBRATED, (("para",),)),
         *_both("+ a feed-forward block in each layer", "attention-ffn", {"attention_ffn": ""}),
         Row("+ dropout in the frozen encoder", "attention-frozen-dropout", "pretrain", {"frozen_dropout": ""}),
+        Row("+ softmax twice", "attention-softmax-twice", "pretrain", SOFTMAX_TWICE, (("sst",),)),
+        Row("+ all three of these", "attention-as-its-code", "pretrain", AS_ITS_CODE, (("sst",),)),
         *_both("+ warmup 10 %, linear decay", "attention-decay", {"warmup": "0.1", "lr_decay": "linear"}),
         *_both("a third of the learning rate", "attention-lr-low", {}, lr_times=1 / 3),
         *_both("three times the learning rate", "attention-lr-high", {}, lr_times=3.0),

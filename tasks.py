@@ -21,6 +21,7 @@ TEXT_STYLES = ("plain", "split", "treebank")
 # What a loss or metric can say something of; one that is not listed here may be given any kind of label.
 KINDS_OF = {
     "cross_entropy": ("class",),
+    "softmax_twice": ("class",),
     "binary_cross_entropy": ("binary",),
     "negative_pearson": ("binary", "score"),
     "coral": ("class",),

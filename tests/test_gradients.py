@@ -45,7 +45,11 @@ def gradient_of(model, data, most, seed=1):
 
 
 # CORN is a mean, but not over rows: how much a row counts depends on all the others' labels.
-TRAINED = [*(SST.with_loss(name) for name in ("cross_entropy", "coral", "corn", "squared_emd")), PARA, STS]
+TRAINED = [
+    *(SST.with_loss(name) for name in ("cross_entropy", "softmax_twice", "coral", "corn", "squared_emd")),
+    PARA,
+    STS,
+]
 
 
 @pytest.mark.parametrize("task", TRAINED, ids=lambda task: f"{task.name}-{task.loss}")

@@ -117,9 +117,24 @@ def test_a_loss_that_is_not_a_number_is_not_hidden():
     assert negative_pearson(torch.tensor([math.nan, math.nan]), torch.tensor([0.0, 1.0])).isnan()
 
 
+def test_softmax_twice_by_hand():
+    logits = torch.tensor([[math.log(3), 0.0], [50.0, 0.0]], requires_grad=True)  # shares 3/4, 1/4 and 1, 0
+    labels = torch.tensor([0, 1])  # the second row is sure, and wrong
+    loss = LOSSES["softmax_twice"](logits, labels)
+    wanted = (math.log(1 + math.exp(-0.5)) + math.log(1 + math.e)) / 2
+    assert loss.item() == pytest.approx(wanted, rel=1e-6)
+    loss.backward()
+    assert logits.grad[0].abs().min() > 0.01 and logits.grad[1].abs().max() < 1e-6
+
+
+def test_softmax_twice_never_falls_below_its_floor():
+    sure = LOSSES["softmax_twice"](torch.eye(5) * 100, torch.arange(5))
+    assert sure.item() == pytest.approx(math.log(1 + 4 / math.e), rel=1e-6) and round(sure.item(), 3) == 0.905
+
+
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_a_batch_of_one_has_a_finite_loss(name):
-    classes = {"cross_entropy": 5, "squared_emd": 5, "coral": 4, "corn": 4}
+    classes = {"cross_entropy": 5, "softmax_twice": 5, "squared_emd": 5, "coral": 4, "corn": 4}
     outputs = torch.randn(1, *([classes[name]] if name in classes else []), requires_grad=True)
     loss = LOSSES[name](outputs, torch.tensor([1]))
     loss.backward()
