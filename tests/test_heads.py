@@ -125,7 +125,9 @@ def test_gradients_reach_every_parameter_from_every_loss(loss, block, encoder):
 
 
 def test_a_loss_that_can_not_be_is_refused_with_those_that_can():
-    with pytest.raises(InputError, match="loss 'huber' of sst is not known.*; known: cross_entropy, coral, corn, squ"):
+    with pytest.raises(
+        InputError, match="loss 'huber' of sst is not known.*; known: cross_entropy, softmax_twice, coral, corn, squ"
+    ):
         TaskHead(SST, 24, 4, HeadConfig(1, loss="huber"))
     with pytest.raises(InputError, match="loss 'coral' of para .* labels of kind binary; known: binary_cross_entropy"):
         TaskHead(PARA, 24, 4, HeadConfig(1, loss="coral"))
