@@ -17,9 +17,7 @@ from precision import PRECISIONS
 from sampling import SCHEDULES
 from schedules import SCHEDULES as LEARNING_RATES
 from task_attention import INITIALIZATIONS
-from tasks import PAIR_ENCODINGS, TASKS
-
-SPLITS = ("train", "dev", "test")
+from tasks import PAIR_ENCODINGS, SPLITS, TASKS
 
 
 def text_given(text: str) -> str:

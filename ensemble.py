@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from batches import TaskData
-from command_line import SPLITS
 from course_data import choose_data, refuse_mixture
 from errors import InputError
 from evaluation import Predictions, judge, predict, probabilities, write_predictions
@@ -32,7 +31,7 @@ from reporting import hand_over, show_score, write_page
 from result_row import check_config, check_scores, last_row, need
 from run import ROOT, Run, environment
 from task_files import is_optional, read_split
-from tasks import TASKS, Task, leaderboard_score
+from tasks import SPLITS, TASKS, Task, leaderboard_score
 from tokenizer import BertTokenizer
 
 Say = Callable[[str], None]

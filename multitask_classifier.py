@@ -26,7 +26,6 @@ from tqdm import tqdm
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
-from command_line import SPLITS
 from console import counted, refuse, tell
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
@@ -60,7 +59,7 @@ from similarity_scale import Scale, write_scales
 from stopping import on_signals, stop_at_once
 from task_files import is_optional, read_split, take_share
 from task_options import parse_attention, parse_fraction, parse_loss
-from tasks import Task, parse_tasks, selection_score
+from tasks import SPLITS, Task, parse_tasks, selection_score
 from tokenizer import BertTokenizer
 from training import Stopped, Trainer, TrainingOptions
 

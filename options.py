@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
-from command_line import SPLITS, build_parser, path_given, text_given
+from command_line import build_parser, path_given, text_given
 from errors import InputError, quoted
 from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
 from poolers import describe_options, parse_options, resolve_options
 from run import ROOT, Run
-from tasks import TASKS, Task
+from tasks import SPLITS, TASKS, Task
 
 COMMAND = "multitask_classifier.py"
 SCORES = "scores.json"
