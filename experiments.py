@@ -113,6 +113,7 @@ FIRST, MEAN = {"attention": "0", "pooler": "cls"}, {"attention": "0", "pooler": 
 UNIFORM = {"attention_init": "uniform"}
 CALIBRATED = {"pair_score": "calibrated"}
 SOFTMAX_TWICE = {"loss": "sst=softmax_twice"}
+FFN_AND_SOFTMAX = {"attention_ffn": "", **SOFTMAX_TWICE}
 AS_ITS_CODE = {"attention_ffn": "", "frozen_dropout": "", **SOFTMAX_TWICE}
 
 
@@ -190,7 +191,8 @@ ABLATION = Table(
         *_both("+ a feed-forward block in each layer", "attention-ffn", {"attention_ffn": ""}),
         Row("+ dropout in the frozen encoder", "attention-frozen-dropout", "pretrain", {"frozen_dropout": ""}),
         Row("+ softmax twice", "attention-softmax-twice", "pretrain", SOFTMAX_TWICE, (("sst",),)),
-        Row("+ all three of these", "attention-as-its-code", "pretrain", AS_ITS_CODE, (("sst",),)),
+        Row("+ the block and softmax twice", "attention-ffn-softmax-twice", "pretrain", FFN_AND_SOFTMAX, (("sst",),)),
+        Row("+ these and dropout, its code", "attention-as-its-code", "pretrain", AS_ITS_CODE, (("sst",),)),
         *_both("+ warmup 10 %, linear decay", "attention-decay", {"warmup": "0.1", "lr_decay": "linear"}),
         *_both("a third of the learning rate", "attention-lr-low", {}, lr_times=1 / 3),
         *_both("three times the learning rate", "attention-lr-high", {}, lr_times=3.0),
