@@ -286,6 +286,12 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
             call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
             failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
+    if args.print and not keys & {each["cell"]["row"] for each in found}:
+        print(
+            f"warning: of the {len(rows.rows)} rows in {short(args.results)} none is this table's at the scale that "
+            "the caption says: --results names another file, --data, --model, --epochs and so on another scale",
+            file=sys.stderr,
+        )
     say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")
     return 1 if failed else 0
 

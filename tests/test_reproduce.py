@@ -251,7 +251,9 @@ def test_a_part_of_the_rows(make, tmp_path):
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     assert row["data"]["sst"]["train"]["rows"] == 6 and row["cell"]["fraction"] == {"sst": 0.5}
     assert "sst: 0.5 of the train rows (6)" in out
-    assert "0.515 |  |  |" in make("--print")[1]  # the whole has no run yet
+    _, out, err = make("--print")  # the whole has no run yet
+    assert "0.515 |  |  |" in out and err.startswith("warning: of the 1 rows in ") and "--data" in err
+    assert make("--print", "--fraction", "sst=0.5")[2] == ""
 
 
 def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
