@@ -218,17 +218,17 @@ def remark_on_mixture(submission: Submission, chosen: dict[str, Path]) -> None:
         submission.remarks.append(f"predictions/ holds files of several runs: {which}")
 
 
-def members(root: Path) -> tuple[list[Path], list[Path]]:
-    """The top-level Python files, and what stands in predictions/, sorted by name.
+def members(root: Path) -> list[Path]:
+    """The top-level Python files, the report's templates that they read, and what stands in predictions/.
 
     Hidden files and folders are no part of a submission. Raises InputError for a link that leads out of the folder.
     """
-    code = sorted(path for path in root.glob("*.py") if path.is_file())
-    predictions = sorted(p for p in (root / "predictions").glob("*") if p.is_file() and not p.name.startswith("."))
-    for path in code + predictions:
+    found = [*root.glob("*.py"), *(root / "templates").glob("*"), *(root / "predictions").glob("*")]
+    paths = sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+    for path in paths:
         if not path.resolve().is_relative_to(root.resolve()):
             raise InputError(f"{shown(root, path)} leads out of {root}, to {path.resolve()}: put the file itself there")
-    return code, predictions
+    return paths
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -252,15 +252,14 @@ def examine(root: Path, chosen: dict[str, Path], folder: Path | None) -> Submiss
             f"name the run with --{unknown[0]}"
         )
     remark_on_mixture(submission, chosen)
-    code, _ = submission.attempt(members, root) or ([], [])
-    check_code(submission, code)
+    paths = submission.attempt(members, root) or []
+    check_code(submission, [path for path in paths if path.suffix == ".py" and path.parent == root])
     return submission
 
 
 def write_archive(root: Path) -> int:
     """Writes the zip, whole or not at all, the same bytes for the same files; returns the number of members."""
-    code, predictions = members(root)
-    named = {path.name: path for path in code} | {f"predictions/{path.name}": path for path in predictions}
+    named = {path.relative_to(root).as_posix(): path for path in members(root)}
     with atomic_write(root / ARCHIVE, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name in sorted(named):
             # A fixed date and mode, and no compression, whose bytes depend on the library's version.

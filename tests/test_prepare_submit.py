@@ -110,6 +110,8 @@ def only(lines, *parts):
 def test_the_archive_holds_what_the_course_wants(root, capsys):
     (root / "predictions" / "README").write_text("extra")
     (root / "predictions" / ".half.tmp").write_text("never")
+    (root / "templates").mkdir()
+    (root / "templates" / "report.css").write_text("p { margin: 0 }")  # read where the code makes a report
     assert main([], root) == 0
     with zipfile.ZipFile(root / ARCHIVE) as archive:
         assert archive.testzip() is None
@@ -122,12 +124,13 @@ def test_the_archive_holds_what_the_course_wants(root, capsys):
             "predictions/sst-test-output.csv",
             "predictions/sts-dev-output.csv",
             "predictions/sts-test-output.csv",
+            "templates/report.css",
         ]
         for name in archive.namelist():
             assert archive.read(name) == (root / name).read_bytes()
     out, err = capsys.readouterr()
     assert (
-        err == "" and "sst   runs/first" in out and "wrote cs224n_default_final_project_submission.zip: 8 files" in out
+        err == "" and "sst   runs/first" in out and "wrote cs224n_default_final_project_submission.zip: 9 files" in out
     )
 
 
@@ -422,7 +425,7 @@ def test_predictions_of_several_runs_are_remarked_on_unless_asked_for(root, caps
 
 def test_our_own_code_is_allowed():
     submission = prepare_submit.Submission(prepare_submit.ROOT)
-    code, _ = prepare_submit.members(prepare_submit.ROOT)
+    code = [path for path in prepare_submit.members(prepare_submit.ROOT) if path.suffix == ".py"]
     prepare_submit.check_code(submission, code)
     assert code and submission.objections == []
     assert [remark.count("safetensors (") for remark in submission.remarks] == [1]
