@@ -21,7 +21,7 @@ import task_cells
 from bert import BertConfig
 from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of
 from command_line import path_given, text_given
-from console import refuse, tell
+from console import counted, refuse, tell
 from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
 from estimate import show_duration
@@ -288,7 +288,7 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
     if args.print and not keys & {each["cell"]["row"] for each in found}:
         print(
-            f"warning: of the {len(rows.rows)} rows in {short(args.results)} none is this table's at the scale that "
+            f"warning: {short(args.results)}: {counted(len(rows.rows), 'row')}, none this table's at the scale that "
             "the caption says: --results names another file, --data, --model, --epochs and so on another scale",
             file=sys.stderr,
         )

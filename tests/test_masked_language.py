@@ -63,7 +63,7 @@ def test_the_loss_is_a_sum_over_the_hidden_tokens_alone(tiny):
         h = F.gelu(head.dense(states[sentence, column]))
         h = F.layer_norm(h, (24,), head.LayerNorm.weight, head.LayerNorm.bias, 1e-12)
         scores = bert.embeddings.word_embeddings.weight @ h + head.bias
-        wanted -= float(torch.log_softmax(scores, dim=0)[token])
+        wanted -= torch.log_softmax(scores, dim=0)[token].item()
     assert float(found) == pytest.approx(wanted, abs=1e-4)
     found.backward()
     assert bert.embeddings.word_embeddings.weight.grad[11].any()  # the map back to words is the embeddings'
