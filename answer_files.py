@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import decode_text, listed
+from datasets import blank, decode_text, listed
 from errors import InputError, quoted
 from predictor import Answer, words_of
 from tasks import TASKS, Task
@@ -65,14 +65,14 @@ def read_rows(
 
 def _texts(values: Iterable[str]) -> tuple[str, ...] | None:
     found = tuple(value.strip() for value in values)
-    return found if all(found) else None
+    return None if any(map(blank, found)) else found
 
 
 def _read_text(path: Path, text: str) -> Rows:
     """A text a line; a tab makes it a pair. Blank lines are left out."""
     found = []
     for line, content in enumerate(text.split("\n"), start=1):
-        if content.strip():
+        if not blank(content):
             parts = content.rstrip("\r").split("\t")
             texts = _texts(parts)
             if len(parts) > 2 or texts is None:

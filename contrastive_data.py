@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import decode_text, listed, read_bytes
+from console import counted
+from datasets import blank, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from files import short
 from sentence_keys import key
@@ -50,7 +51,7 @@ class Source:
             f"{len(lines):,} left out: {reason}, line {lines[0]}{', ...' if len(lines) > 1 else ''}"
             for reason, lines in self.dropped.items()
         ]
-        return f"{short(self.path)}: {self.rows:,} rows" + (f" ({'; '.join(notes)})" if notes else "")
+        return f"{short(self.path)}: {counted(self.rows, 'row')}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def read_sentences(paths: Sequence[Path], columns: Sequence[str] = SENTENCE_COLU
         found = _columns_of(path, text, columns) if path.suffix in TABLES else _sentences(text)
         for line, texts in found:
             for sentence in (" ".join(text.split()) for text in texts):
-                if not sentence or sentence in seen:
-                    source.drop(line, "said before" if sentence else "blank")
+                if blank(sentence) or sentence in seen:
+                    source.drop(line, "blank" if blank(sentence) else "said before")
                     continue
                 seen.add(sentence)
                 rows.append((sentence,))
@@ -152,7 +153,7 @@ def read_pairs(paths: Sequence[Path]) -> Contrast:
         found = _triples(source, text) if _is_inference(path, text) else _table_pairs(source, text)
         for line, texts in found:
             texts = tuple(" ".join(text.split()) for text in texts)
-            if "" in texts:
+            if any(map(blank, texts)):
                 source.drop(line, "blank")
                 continue
             rows.append(texts)
@@ -172,8 +173,9 @@ def read_pairs(paths: Sequence[Path]) -> Contrast:
 def _open(path: Path) -> tuple[Source, str]:
     content = read_bytes(path)
     text = decode_text(path, content)
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty: fetch it again, or choose another")
+    if blank(text):
+        what = "nothing but blank lines" if text else "the file is empty"
+        raise InputError(f"{path}: {what}: fetch it again, or choose another")
     return Source(path, hashlib.sha256(content).hexdigest()), text
 
 

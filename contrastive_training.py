@@ -183,7 +183,11 @@ def read_training(
     if args.fraction < 1:
         data = data.share(args.fraction, f"beyond --fraction {args.fraction:g}")
     if len(data) < 2:
-        raise InputError(f"{paths[0]}: one row, wanted two or more: a row alone has nothing to be told from")
+        raise InputError(f"{data.sources[0].describe()}; wanted two or more: a row alone has nothing to be told from")
+    if args.mode != MASKED and len({text for row in data.rows for text in row}) == 1:
+        raise InputError(
+            f"{paths[0]}: its {len(data):,} rows all say the same: nothing to be told from: choose another file"
+        )
     alone = "sentences with hidden words" if args.mode == MASKED else "sentences, each its own pair"
     kinds = {1: alone, 2: "pairs", 3: "triples with a hard negative"}
     say(f"data       {len(data):,} {kinds[data.width]}; {chosen}")

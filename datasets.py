@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -270,6 +271,14 @@ def _columns(path: Path, rows, columns: tuple[str, ...], label: str | None):
         raise InputError(f"{path}, line 1: column {listed(twice)} stands there twice; remove one of the two")
     indexes = [header.index(name) for name in wanted]
     return header, indexes[0], indexes[1 : 1 + len(columns)], indexes[-1] if label else None
+
+
+def blank(text: str) -> bool:
+    """Whether BERT's tokenizer finds nothing in a text: white space, and what is never seen (Unicode's categories C).
+
+    U+200B, a byte-order mark inside a file, U+FFFD: str.strip() leaves these.
+    """
+    return all(sign.isspace() or sign == "\ufffd" or unicodedata.category(sign)[0] == "C" for sign in text)
 
 
 def listed(names: Sequence[str]) -> str:

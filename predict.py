@@ -23,7 +23,7 @@ from tqdm import tqdm
 from answer_files import FORMATS, Rows, read_rows, refuse_taken, written
 from command_line import path_given, text_given
 from console import refuse, tell
-from datasets import read_bytes
+from datasets import blank, read_bytes
 from errors import InputError
 from files import atomic_write, check_writable, short
 from options import choose_device
@@ -226,9 +226,9 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
     else:
         for line in lines:
             tell(line.removesuffix("\n"))
-    blank = sum(texts is None for texts in rows.texts)
-    if blank:
-        say(f"{counted(blank, 'row')} without text: no answer")
+    unanswered = sum(texts is None for texts in rows.texts)
+    if unanswered:
+        say(f"{counted(unanswered, 'row')} without text: no answer")
 
 
 def ask_all(args: argparse.Namespace) -> None:
@@ -241,7 +241,7 @@ def ask_all(args: argparse.Namespace) -> None:
         raise InputError("a TEXT and --input: give one of them")
     if args.text and args.output:
         raise InputError("--output: for files, --input or a pipe; without it answers are printed")
-    if any(not text.strip() for text in args.text):
+    if any(map(blank, args.text)):
         raise InputError("the text is blank: say what is to be judged")
     if args.output:
         check_writable(args.output)

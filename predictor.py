@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from batches import TaskData
-from datasets import Example, Table
+from datasets import Example, Table, blank
 from errors import InputError
 from evaluation import EVALUATION_BATCH, Predictions, decide, predict, probabilities
 from files import read_json, short
@@ -139,7 +139,7 @@ class Predictor:
             raise ValueError(f"{len(sides[0])} first texts but {len(sides[1])} second ones: a pair has both")
         for side in sides:
             for i, text in enumerate(side, start=1):
-                if not text.strip():
+                if blank(text):
                     raise InputError(f"text {i} of {len(side)} is blank: leave it out")
         if not sides[0]:
             return []

@@ -157,7 +157,8 @@ def test_a_share_is_a_part_of_a_larger_one_and_the_rest_is_counted(write):
     ("read", "name", "content", "message"),
     [
         (read_sentences, "a.txt", b"", "a.txt: the file is empty"),
-        (read_sentences, "a.txt", b"\n \n", "a.txt: the file is empty"),
+        (read_sentences, "a.txt", b"\n \n", "a.txt: nothing but blank lines: fetch"),
+        (read_sentences, "a.txt", "\u200b\n\u200e \n".encode(), "a.txt: nothing but blank lines: fetch"),
         (read_sentences, "a.txt", b"one\ntw\xff\n", "a.txt, line 2: byte 0xff is not UTF-8; save the file as UTF-8"),
         (read_sentences, "a.txt", "one\n".encode("utf-16-le"), "a.txt, line 1: a NUL character"),
         (

@@ -373,9 +373,13 @@ def test_pairs_have_no_hard_negatives_to_weigh_and_one_row_nothing_to_be_told_fr
     (files / "pairs.csv").write_text("sent0,sent1\na,cat\nthe,dog\n")
     assert train(files, "--mode", "sup", "--train", files / "pairs.csv", "--hard_negative_weight", 1) == 1
     assert "these are pairs, without hard negatives" in capsys.readouterr().err
-    (files / "one.txt").write_text("cat\n")
+    (files / "one.txt").write_text("cat\ncat\n")
     assert train(files, "--train", files / "one.txt") == 1
-    assert "one row, wanted two or more" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "one.txt: 1 row (1 left out: said before, line 2); wanted two or more" in error
+    (files / "same.csv").write_text("sent0,sent1\ncat,cat\ncat,cat\n")
+    assert train(files, "--mode", "sup", "--train", files / "same.csv") == 1
+    assert "same.csv: its 2 rows all say the same: nothing to be told from" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_run_is_not_written_over(files, capsys):

@@ -22,6 +22,7 @@ from datasets import (
     SentenceClassificationTestDataset,
     SentencePairDataset,
     SentencePairTestDataset,
+    blank,
     load_data,
     load_multitask_data,
     load_multitask_test_data,
@@ -29,6 +30,7 @@ from datasets import (
     read_examples,
 )
 from errors import InputError, quoted
+from tokenizer import BertTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIR = ("sentence1", "sentence2")
@@ -58,6 +60,18 @@ def test_preprocess_by_hand():
     assert preprocess_string("Why, Bob?  It's 3.5\tA.\n") == "why , bob ? it 's 3 .5 a ."
     assert preprocess_string("...") == ". . ."
     assert preprocess_string(" \u00a0É!") == "é!"
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \t\r\n", "\u3000\xa0", "\u200b", "\ufeff\u200e", "\x00\x1b", "\ufffd", "\ue000"]
+)
+def test_what_a_tokenizer_finds_nothing_in_is_blank(text, tiny_folder):
+    assert blank(text) and BertTokenizer.from_folder(tiny_folder).tokenize(text) == []
+
+
+@pytest.mark.parametrize("text", [".", "\u200ba", "\u6c34", "\U0001f600", "\xb4"])
+def test_what_a_tokenizer_finds_something_in_is_not(text, tiny_folder):
+    assert not blank(text) and BertTokenizer.from_folder(tiny_folder).tokenize(text)
 
 
 def test_single_sentences(write):

@@ -113,12 +113,12 @@ def read(text, delimiter=","):
 
 def test_csv_of_any_columns(ask, tmp_path):
     path, out = tmp_path / "reviews.csv", tmp_path / "judged.csv"
-    path.write_text('﻿stars,what they said\r\n5,"a good film, very\r\ngood"\r\n1,"""bad"""\r\n3,  \r\n')
+    path.write_text('﻿stars,what they said\r\n5,"a good film, very\r\ngood"\r\n1,"""bad"""\r\n3, \u200b \r\n')
     code, nothing, err = ask("--input", path, "--columns", "what they said", "--output", out)
     assert (code, nothing) == (0, "") and err == f"3 rows, sst: {out}\n1 row without text: no answer\n"
     header, rows = read(out.read_bytes().decode())
     assert header == ["stars", "what they said", *SST]
-    assert [row[:2] for row in rows] == [["5", "a good film, very\r\ngood"], ["1", '"bad"'], ["3", "  "]]
+    assert [row[:2] for row in rows] == [["5", "a good film, very\r\ngood"], ["1", '"bad"'], ["3", " \u200b "]]
     assert rows[2][2:] == [""] * 7
     for row in rows[:2]:
         chances = list(map(float, row[4:]))
@@ -187,6 +187,7 @@ def test_files_that_cannot_be_read(ask, tmp_path, name, content, arguments, mess
     (
         (("a", "b", "c"), "3 texts: one is judged alone, two as a pair"),
         ((" ",), "the text is blank"),
+        (("\u200b",), "the text is blank"),
         (("a", "--input", "x"), "a TEXT and --input"),
         (("a", "--output", "x"), "--output: for files"),
         (("a", "--tasks", "cola"), "--tasks cola: this model has no head for cola; it has sst, para, sts"),
