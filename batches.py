@@ -155,7 +155,7 @@ class TaskData:
     ):
         """max_length: None is the model's. pair_encoding: joint, separate or both; None is the task's own."""
         self.task, self.table, self.encoding = task, table, task.encoding(pair_encoding)
-        self.max_length = max_length or tokenizer.model_max_length
+        self.max_length = tokenizer.model_max_length if max_length is None else max_length
         self.ids = [example.id for example in table]
         first = [example.sentence for example in table]
         second = [example.second for example in table] if task.is_pair else None

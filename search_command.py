@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from tqdm import tqdm
 
 from approximate import MANY, PROBES, build_graph, load_faiss, open_graph, recall, search_graph
 from command_line import path_given, text_given
+from console import counted
 from errors import InputError, quoted
 from files import check_writable, short, write_json
 from nearest import find_nearest
@@ -31,6 +33,7 @@ from search_evaluation import RECALL_AT, evaluate_index, evaluate_search
 from search_index import SearchIndex, build
 
 SHOWN = 100  # characters of a document in a list of answers
+SHOWN_IDS = 10  # of documents that a line names
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--index", type=path_given, metavar="DIR", help="folder to keep the index in (default: it is not kept)"
     )
     judge.add_argument(
-        "--split", type=text_given, default="test", metavar="NAME", help="of BEIR's qrels (default test)"
+        "--split", type=text_given, metavar="NAME", help="of BEIR's qrels/ (default: test, else the file qrels.tsv)"
     )
     judge.add_argument(
         "--judged",
@@ -181,7 +184,8 @@ def _query(args: argparse.Namespace, say: Callable[[str], object]) -> None:
     graph = open_graph(index) if args.approximate else None
     args.model = args.model or index.header.encoder["model"]
     args.pooler = args.pooler or index.header.encoder.get("pooler")
-    args.max_length = args.max_length or index.header.encoder.get("max_length")
+    if args.max_length is None:
+        args.max_length = index.header.encoder.get("max_length")
     encoder = load_encoder(args)
     index.check(encoder)
     if graph is None and len(index) > MANY:
@@ -204,9 +208,9 @@ def _query(args: argparse.Namespace, say: Callable[[str], object]) -> None:
             say(json.dumps({"id": query.id, "text": query.text, "hits": answers}, ensure_ascii=False))
             continue
         if args.queries:
-            say(f"\n{query.id}: {cut(query.text)}")
+            say(f"\n{cut(query.id)}: {cut(query.text)}")
         for rank, hit in enumerate(found, start=1):
-            say(f"{rank:>5}  {hit.score:.4f}  {hit.id}: {cut(hit.text)}")
+            say(f"{rank:>5}  {hit.score:.4f}  {cut(hit.id)}: {cut(hit.text)}")
         if not found:
             say("       no document reaches the threshold")
     what = "1 query" if len(queries) == 1 else f"{len(queries):,} queries"
@@ -225,7 +229,8 @@ def _queries(args: argparse.Namespace, note: Callable[[str], object]) -> list[Do
     if not survey.documents:
         raise InputError(f"{corpus.path}: no query with text: choose a file of queries, one a line")
     if survey.blank:
-        note(f"{survey.blank:,} queries without text are left out: {', '.join(survey.examples)}")
+        left = "query without text is" if survey.blank == 1 else "queries without text are"
+        note(f"{survey.blank:,} {left} left out: {', '.join(survey.examples)}")
     return list(corpus.with_text())
 
 
@@ -243,7 +248,14 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
     recall_at = sorted(set(args.recall_at))
     judged = sum(map(len, collection.relevant.values()))
     say(f"model   {encoder.name}, pooler {encoder.pooler_name}, at most {encoder.max_length} tokens of a text")
-    say(f"data    {collection.name}, {len(collection.queries):,} queries, {judged:,} relevant answers ({args.judged})")
+    judgements = f"{judged:,} relevant answers ({args.judged}) in {short(collection.judgements)}"
+    say(f"data    {collection.name}, {len(collection.queries):,} queries, {judgements}")
+    if collection.absent:
+        names, more = ", ".join(collection.absent[:SHOWN_IDS]), ", ..." if len(collection.absent) > SHOWN_IDS else ""
+        say(
+            f"        {counted(len(collection.absent), 'relevant document')} not in the corpus, so never found: "
+            f"{names}{more}"
+        )
     with bar("encoding") as progress:
         if args.index is None:
             found = {"exact": evaluate_search(encoder, collection, recall_at, args.batch_size, progress, say)}
@@ -265,9 +277,10 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         vectors = encoder.encode([query.text for query in collection.queries], batch_size=args.batch_size)
         say(f"graph   finds {recall(index, graph, vectors):.1%} of the exact search's ten best for these queries")
     names = list(found["exact"])
-    say(f"\n{'':12}" + "".join(f"{name:>12}" for name in names))
+    wide = max(10, *map(len, names)) + 2
+    say(f"\n{'':12}" + "".join(f"{name:>{wide}}" for name in names))
     for how, values in found.items():
-        say(f"{how:12}" + "".join(f"{values[name]:>12.4f}" for name in names))
+        say(f"{how:12}" + "".join(f"{values[name]:>{wide}.4f}" for name in names))
     if args.json:
         described = {"name": encoder.name, "pooler": encoder.pooler_name, "max_length": encoder.max_length}
         described["fingerprint"] = encoder.fingerprint
@@ -337,6 +350,7 @@ def _counter(progress: Callable[[int, int], None], total: int) -> Callable[[int]
 
 
 def cut(text: str) -> str:
-    """A text as one line that fits into a list."""
+    """A text as one line that fits into a list, without the control characters that a terminal would obey."""
+    text = "".join(" " if unicodedata.category(sign) == "Cc" else sign for sign in text[: 20 * SHOWN])
     text = " ".join(text.split())
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

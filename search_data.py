@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import listed
+from datasets import blank, listed
 from errors import InputError, quoted, whole_number
 from files import cannot
 
@@ -42,7 +42,7 @@ class Document:
 
     @property
     def blank(self) -> bool:
-        return not self.text.strip()
+        return blank(self.text)
 
 
 @dataclass(frozen=True)
@@ -317,8 +317,9 @@ def _read_cranfield(corpus: Corpus) -> Iterator[Document]:
 class Collection:
     """Documents, queries, and which documents answer which query.
 
-    relevant: query -> {document: gain}, gains above 0; only queries with one are kept. own_id_counts: False where a
-    query may be a document itself, under the same id, which then is no answer (as BEIR has it).
+    relevant: query -> {document: gain}, gains above 0; only queries with one are kept. judgements: their file.
+    absent: relevant documents that the corpus lacks, which nobody can find. own_id_counts: False where a query may be a
+    document itself, under the same id, which then is no answer (as BEIR has it).
     """
 
     name: str
@@ -326,14 +327,18 @@ class Collection:
     queries: list[Document]
     relevant: dict[str, dict[str, int]]
     own_id_counts: bool
+    judgements: Path
+    absent: tuple[str, ...] = ()
 
 
-def read_collection(folder: str | Path, split: str = "test", judged: str = "all") -> Collection:
-    """A folder with Cranfield's three files, or with BEIR's layout (qrels/<split>.tsv, or qrels.tsv beside the rest).
+def read_collection(folder: str | Path, split: str | None = None, judged: str = "all") -> Collection:
+    """A folder with Cranfield's three files, or with BEIR's layout: the judgements of a split are qrels/<split>.tsv.
 
+    split: None takes qrels/test.tsv or, where there is none, qrels.tsv beside the rest.
     Gains are 1 in Cranfield, where grade 1 is the best of four, and the judgement's number in BEIR. judged: "all" of
     Cranfield's judgements, or "positive": without the grade -1, which marks the document that a query came from. Raises
-    InputError, naming file and line, for what is absent or can't be read.
+    InputError, naming file and line, for what is absent or can't be read, for two judgements of one document that
+    differ, and where no relevant document is in the corpus.
     """
     if judged not in JUDGED:
         raise ValueError(f"judged={judged!r}: choose one of {', '.join(JUDGED)}")
@@ -341,20 +346,27 @@ def read_collection(folder: str | Path, split: str = "test", judged: str = "all"
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name one with Cranfield's files, or with BEIR's layout")
     if (folder / CRANFIELD["corpus"]).is_file():
+        if split is not None:
+            raise InputError(f"--split {split}: Cranfield's judgements are one file: leave it out")
         queries, path = open_corpus(folder / CRANFIELD["queries"]), folder / CRANFIELD["judgements"]
         rows = _cranfield_judgements(path, judged)
     else:
-        open_corpus(folder / BEIR["corpus"])
-        queries, path = open_corpus(folder / BEIR["queries"]), folder / "qrels" / f"{split}.tsv"
-        if not path.is_file():
-            path = folder / "qrels.tsv"
-        rows = _beir_judgements(path, split)
+        open_corpus(folder)
+        queries, path = open_corpus(folder / BEIR["queries"]), _beir_file(folder, split)
+        rows = _beir_judgements(path)
     queries.survey()  # refuses an id that stands there twice
     found = {query.id: query for query in queries}
     relevant: dict[str, dict[str, int]] = {}
+    first: dict[tuple[str, str], tuple[int, int]] = {}  # judgement -> its line and gain
     for line, query, document, gain in rows:
         if query not in found:
             raise InputError(f"{path}, line {line}: no query {quoted(query)} in {queries.path}; correct one of the two")
+        before, known = first.setdefault((query, document), (line, gain))
+        if known != gain:
+            raise InputError(
+                f"{path}, line {line}: {gain} for query {quoted(query)} and document {quoted(document)}, which line "
+                f"{before} gives {known}: remove one of the two"
+            )
         if gain > 0:
             relevant.setdefault(query, {})[document] = gain
     if not relevant:
@@ -366,7 +378,30 @@ def read_collection(folder: str | Path, split: str = "test", judged: str = "all"
         )
     asked = [query for name, query in found.items() if name in relevant]
     corpus = open_corpus(folder)
-    return Collection(folder.resolve().name, corpus, asked, relevant, own_id_counts=corpus.format == "cranfield")
+    absent = {name: None for found in relevant.values() for name in found}  # ordered
+    judged_documents = len(absent)
+    for document in corpus:
+        absent.pop(document.id, None)
+        if not absent:
+            break
+    if len(absent) == judged_documents:
+        raise InputError(
+            f"{path}: none of its {judged_documents:,} relevant documents, {quoted(next(iter(absent)))} the first, is "
+            f"in {corpus.path}: the two belong to different collections"
+        )
+    own_id_counts = corpus.format == "cranfield"
+    return Collection(folder.resolve().name, corpus, asked, relevant, own_id_counts, path, tuple(absent))
+
+
+def _beir_file(folder: Path, split: str | None) -> Path:
+    wanted = [folder / "qrels" / f"{split or 'test'}.tsv", *([folder / "qrels.tsv"] if split is None else [])]
+    for path in wanted:
+        if path.is_file():
+            return path
+    there = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
+    found = f"qrels/ has {there}" if there else "there is no qrels/"
+    names = " nor ".join(str(path.relative_to(folder)) for path in wanted)
+    raise InputError(f"{folder}: no {names}; {found}: fetch it, or choose another --split")
 
 
 def _cranfield_judgements(path: Path, judged: str) -> Iterator[tuple[int, str, str, int]]:
@@ -380,10 +415,8 @@ def _cranfield_judgements(path: Path, judged: str) -> Iterator[tuple[int, str, s
             yield line, str(numbers[0]), str(numbers[1]), 1
 
 
-def _beir_judgements(path: Path, split: str) -> Iterator[tuple[int, str, str, int]]:
+def _beir_judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
     """(line, query, document, score) of each judgement; the first line is the header."""
-    if not path.is_file():
-        raise InputError(f"{path.parent}: neither qrels/{split}.tsv nor qrels.tsv; fetch it, or choose another --split")
     for line, text in _judgements(path):
         fields = [field.strip() for field in text.split("\t")]
         if line == 1 and fields[-1] == "score":
@@ -392,6 +425,7 @@ def _beir_judgements(path: Path, split: str) -> Iterator[tuple[int, str, str, in
         if len(fields) != 3 or gain is None:
             raise InputError(
                 f"{path}, line {line}: {quoted(text)}, wanted query-id, corpus-id and a whole number between tabs"
+                + (" (or a header that ends in score)" if line == 1 else "")
             )
         yield line, fields[0], fields[1], gain
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +43,8 @@ class Encoder(Protocol):
     name: str
     dimension: int
     fingerprint: str
+    pooler_name: str
+    max_length: int
 
     def encode(self, texts: list[str], batch_size: int, normalize: bool, progress: Callable) -> np.ndarray: ...
 
@@ -114,7 +117,7 @@ class SearchIndex:
 
     def check(self, encoder: Encoder) -> None:
         """Raises InputError unless the vectors are this encoder's."""
-        _check_encoder(self.folder, self.header, encoder.name, encoder.fingerprint)
+        _check_encoder(self.folder, self.header, encoder)
 
     def __len__(self) -> int:
         return self.header.documents
@@ -158,7 +161,12 @@ def read_header(folder: Path) -> Header | None:
     path = folder / HEADER
     if not path.exists():
         return None
-    found = read_json(path)
+    try:
+        found = read_json(path)
+    except InputError as error:
+        raise InputError(
+            f"{error}; it alone says whose vectors these are: where there is no copy of it, index in another folder"
+        ) from error
     kinds = {"format": int, "encoder": dict, "fingerprint": str, "dimension": int, "dtype": str, "documents": int}
     kinds["complete"] = bool
     good = isinstance(found, dict) and found.keys() == kinds.keys()
@@ -171,11 +179,23 @@ def read_header(folder: Path) -> Header | None:
     return Header(**found)
 
 
-def _check_encoder(folder: Path, header: Header, name: str, fingerprint: str) -> None:
+def _check_encoder(folder: Path, header: Header, encoder: Encoder) -> None:
+    fingerprint = encoder.fingerprint
     if header.fingerprint != fingerprint:
+        now = {"pooler": encoder.pooler_name, "max_length": encoder.max_length}
+        then = {name: header.encoder.get(name) for name in now}
+        differ = "".join(
+            f"; {name} {then[name]}, not {now[name]}" for name in now if then[name] not in (None, now[name])
+        )
         raise InputError(
             f"{folder}: its vectors are {header.encoder['model']}'s (fingerprint {header.fingerprint[:12]}), not "
-            f"{name}'s ({fingerprint[:12]}): choose that model, pooler and length, or index again in another folder"
+            f"{encoder.name}'s ({fingerprint[:12]}){differ}: choose that model, pooler and length, or index again in "
+            "another folder"
+        )
+    if header.dimension != encoder.dimension:
+        raise InputError(
+            f"{folder / HEADER}: {header.dimension} numbers a vector, but {encoder.name} gives {encoder.dimension}: "
+            "restore it, or index again in another folder"
         )
 
 
@@ -184,7 +204,10 @@ def _whole_documents(folder: Path, header: Header) -> int:
     sizes = {}
     for name in (VECTORS, TEXTS, OFFSETS):
         try:
-            sizes[name] = (folder / name).stat().st_size
+            found = (folder / name).stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise InputError(f"{folder / name}: not a file: move it away, and give the command that made it again")
+            sizes[name] = found.st_size
         except FileNotFoundError:
             sizes[name] = 0
         except OSError as error:
@@ -231,23 +254,25 @@ def build(
         documents=0,
         complete=False,
     )
-    _header_to_continue(folder, new)
+    _header_to_continue(folder, new, encoder)
     survey = corpus.survey()
     if not survey.documents:
         what = f"all {survey.blank:,} documents are blank" if survey.blank else "no documents"
         raise InputError(f"{corpus.path}: {what}: choose a file with texts")
     if survey.blank:
         names = ", ".join(survey.examples) + (", ..." if survey.blank > len(survey.examples) else "")
-        say(f"{survey.blank:,} documents without text are left out: {names}")
+        left = "document without text is" if survey.blank == 1 else "documents without text are"
+        say(f"{survey.blank:,} {left} left out: {names}")
     with held(folder, "being indexed"):
         remove_temporaries(folder, below=False)
-        header = _header_to_continue(folder, new)
+        header = _header_to_continue(folder, new, encoder)
         certain = _whole_documents(folder, header)
         if certain < header.documents:
             say(f"{short(folder)} is cut off: goes on after {certain:,} of {header.documents:,} documents")
             header = replace(header, documents=certain, complete=False)
         elif header.documents:
-            say(f"{header.documents:,} documents are in {short(folder)} already")
+            there = "document is" if header.documents == 1 else "documents are"
+            say(f"{header.documents:,} {there} in {short(folder)} already")
         documents = corpus.with_text()
         _pass_over(folder, header, documents, corpus)
         if header.documents < survey.documents or not header.complete:
@@ -255,7 +280,7 @@ def build(
     return SearchIndex.open(folder)
 
 
-def _header_to_continue(folder: Path, new: Header) -> Header:
+def _header_to_continue(folder: Path, new: Header, encoder: Encoder) -> Header:
     """The header of the index to go on with, or the new one. Raises InputError where something else is there."""
     found = read_header(folder)
     if found is None:
@@ -263,11 +288,11 @@ def _header_to_continue(folder: Path, new: Header) -> Header:
         if ours:
             raise InputError(f"{folder} holds {ours[0]}, but no {HEADER}: choose another folder, or move that away")
         return new
-    _check_encoder(folder, found, new.encoder["model"], new.fingerprint)
-    for what in ("dtype", "dimension"):
-        one, other = getattr(found, what), getattr(new, what)
-        if one != other:
-            raise InputError(f"{folder}: its vectors' {what} is {one}, not {other}: index again in another folder")
+    _check_encoder(folder, found, encoder)
+    if found.dtype != new.dtype:
+        raise InputError(
+            f"{folder}: its vectors' dtype is {found.dtype}, not {new.dtype}: index again in another folder"
+        )
     return found
 
 
@@ -275,6 +300,7 @@ def _pass_over(folder: Path, header: Header, documents: Iterator[Document], corp
     """Read the documents that are in the index. Raises InputError unless they are the corpus's first."""
     if not header.documents:
         return
+    ends = np.memmap(folder / OFFSETS, OFFSET, "r", shape=(header.documents,))
     with open(folder / TEXTS, "rb") as file:
         for place in range(header.documents):
             document, kept = next(documents, None), file.readline()
@@ -283,6 +309,10 @@ def _pass_over(folder: Path, header: Header, documents: Iterator[Document], corp
                 raise InputError(
                     f"{corpus.path}, {what}: not the document that {folder} has at that place, number {place + 1:,}: "
                     "the corpus is another one or has changed: index it in another folder"
+                )
+            if ends[place] != file.tell():
+                raise InputError(
+                    f"{folder / OFFSETS}: damaged at document {place + 1:,}: restore it, or index in another folder"
                 )
 
 

@@ -287,7 +287,7 @@ class SentenceEncoder:
         elif hasattr(made, "load_from") and bert.has_pooler:
             new = False
             made.load_from(bert)
-        length = max_length or saved.get("max_length", tokenizer.model_max_length)
+        length = saved.get("max_length", tokenizer.model_max_length) if max_length is None else max_length
         positions = bert.config.max_position_embeddings
         if not SHORTEST <= length <= positions:
             raise InputError(f"max_length {length}: wanted {SHORTEST} to {positions}, the model's positions")

@@ -72,7 +72,7 @@ def answers(lines):
 def test_index_then_ask(search, model, corpus, tmp_path):
     folder = tmp_path / "index"
     said = search("index", corpus, "--index", folder, "--model", model())
-    assert "1 documents without text are left out: 4" in said
+    assert "1 document without text is left out: 4" in said
     assert said[-1].endswith("index, 5 documents, 0.0 MB of vectors")
     (found,) = answers(search("query", "the film was good", "--index", folder, "--json", "--top_k", 3))
     assert found["text"] == "the film was good" and len(found["hits"]) == 3
@@ -99,7 +99,7 @@ def test_a_file_of_queries(search, model, corpus, tmp_path, capsys):
     assert [(query["id"], query["hits"][0]["id"]) for query in found] == [("x", "5"), ("y", "6")]
     assert all(len({hit["id"] for hit in query["hits"]}) == 5 for query in found)
     notes = capsys.readouterr().err
-    assert "1 queries without text are left out: n" in notes and "2 queries encoded in" in notes
+    assert "1 query without text is left out: n" in notes and "2 queries encoded in" in notes
     lines = search("query", "--queries", queries, "--index", folder, "--top_k", 1)
     assert lines[2] == "x: a dog ran" and lines[3].endswith("5: a dog ran") and lines[5] == "y: why not , cat ?"
 
@@ -121,6 +121,9 @@ def test_another_encoder_is_refused(search, model, corpus, tmp_path):
     folder = tmp_path / "index"
     search("index", corpus, "--index", folder, "--model", model())
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert refused(search, "query", "dog", "--index", folder, "--max_length", 0).startswith(
+        "max_length 0: wanted 3 to "
+    )
     for words in (["--model", model(1)], ["--pooler", "max"], ["--max_length", "6"]):
         for asked in (["query", "dog"], ["index", corpus, *(["--model", model()] if "--model" not in words else [])]):
             message = refused(search, *asked, "--index", folder, *words)
@@ -153,7 +156,8 @@ def beir(tmp_path):
 
 def test_evaluate(search, model, beir, tmp_path):
     lines = search("evaluate", beir, "--model", model(), "--json", tmp_path / "a.json", "--recall_at", 1, 5)
-    assert "data    beir, 2 queries, 2 relevant answers (all)" in lines
+    assert any(line.startswith("data    beir, 2 queries, 2 relevant answers (all) in ") for line in lines)
+    assert not any("not in the corpus" in line for line in lines)
     # The first query finds its document; the second is one itself, and does not find that.
     wanted = {"mrr@10": 0.5, "ndcg@10": 0.5, "map@100": 0.5, "recall@1": 0.5, "recall@5": 0.5}
     assert lines[-4].split() == list(wanted) and lines[-3].split() == ["exact", *["0.5000"] * 5]
@@ -164,6 +168,22 @@ def test_evaluate(search, model, beir, tmp_path):
     assert kept[-1] == lines[-3] and len(SearchIndex.open(tmp_path / "index")) == 5
     again = search("evaluate", beir, "--model", model(), "--index", tmp_path / "index", "--recall_at", 1, 5)
     assert again[-1] == lines[-3] and any(line.startswith("5 documents are in ") for line in again)
+
+
+def test_relevant_documents_that_the_corpus_lacks_are_said(search, model, beir):
+    with open(beir / "qrels.tsv", "a") as file:
+        file.write("q\tgone\t1\n")
+    lines = search("evaluate", beir, "--model", model(), "--recall_at", 123456789012)
+    assert "        1 relevant document not in the corpus, so never found: gone" in lines
+    assert lines[-2].split() == ["mrr@10", "ndcg@10", "map@100", "recall@123456789012"]
+    assert lines[-1].split()[0] == "exact" and lines[-1].split()[4] == "0.2500"  # one of two, and of the other none
+
+
+def test_what_a_terminal_would_obey_is_not_printed(search, model, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": "a\x1b[2J", "text": "dog\x00 \x1b[31mran\tfast"}) + "\n")
+    search("index", tmp_path / "a.jsonl", "--index", tmp_path / "index", "--model", model())
+    lines = search("query", "a dog ran", "--index", tmp_path / "index")
+    assert lines[0].split()[2:] == ["a", "[2J:", "dog", "[31mran", "fast"] and "\x1b" not in lines[0]
 
 
 @needs_faiss
@@ -190,6 +210,7 @@ def test_a_hint_past_many_documents(search, model, corpus, tmp_path, monkeypatch
         (["query"], "ask one thing, a TEXT or --queries FILE"),
         (["query", "a", "--queries", "b"], "ask one thing, a TEXT or --queries FILE"),
         (["query", " \t"], "the query ' \\t' has no text: say what to look for"),
+        (["query", "\u200b\ufeff"], "the query '\\u200b\\ufeff' has no text: say what to look for"),
         (["query", "a", "--top_k", "0"], "--top_k 0: wanted 1 or more"),
         (["query", "a", "--threshold", "nan"], "--threshold nan: wanted a number, a cosine from -1 to 1"),
         (["query", "a", "--batch_size", "0"], "--batch_size 0: wanted 1 or more"),

@@ -282,6 +282,8 @@ def test_a_missing_file_of_a_collection(cranfield):
         read_collection(cranfield)
     with pytest.raises(InputError, match="no such folder"):
         read_collection(cranfield / "none")
+    with pytest.raises(InputError, match="--split dev: Cranfield's judgements are one file: leave it out"):
+        read_collection(cranfield, split="dev")
 
 
 @pytest.mark.real_data
@@ -319,7 +321,16 @@ def test_beir(beir):
     assert found.relevant == {"q1": {"d1": 2}, "q2": {"d9": 1}}
     assert not found.own_id_counts
     (beir / "qrels" / "test.tsv").rename(beir / "qrels.tsv")
+    assert found.judgements == beir / "qrels" / "test.tsv" and read_collection(beir).judgements == beir / "qrels.tsv"
     assert read_collection(beir).relevant == found.relevant
+
+
+def test_relevant_documents_that_the_corpus_lacks(beir):
+    assert read_collection(beir).absent == ("d9",)
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td8\t2\nq1\td9\t1\n")
+    message = "test.tsv: none of its 2 relevant documents, 'd8' the first, is in "
+    with pytest.raises(InputError, match=message):
+        read_collection(beir)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +338,12 @@ def test_beir(beir):
     [
         ("query-id\tcorpus-id\tscore\nq1 d1 1\n", r"test.tsv, line 2: 'q1 d1 1', wanted query-id, corpus-id and a"),
         ("q1\td1\t0.5\n", r"test.tsv, line 1: 'q1\td1\t0.5', wanted query-id, corpus-id and a"),
+        ("q1 d1 relevance\n", "between tabs (or a header that ends in score)"),
         ("q7\td1\t1\n", "test.tsv, line 1: no query 'q7' in "),
+        (
+            "q1\td1\t1\nq1\td2\t1\nq1\td1\t0\n",
+            "test.tsv, line 3: 0 for query 'q1' and document 'd1', which line 1 gives 1: remove one of the two",
+        ),
     ],
 )
 def test_faults_of_beir_judgements(beir, content, message):
@@ -338,8 +354,18 @@ def test_faults_of_beir_judgements(beir, content, message):
 
 
 def test_a_missing_split_of_beir(beir):
-    with pytest.raises(InputError, match=r"neither qrels/dev.tsv nor qrels.tsv; fetch it, or choose another --split"):
+    again = "fetch it, or choose another --split"
+    (beir / "qrels.tsv").write_text("q1\td1\t1\n")  # of no split that was asked for
+    with pytest.raises(InputError, match=f"no qrels/dev.tsv; qrels/ has test: {again}"):
         read_collection(beir, split="dev")
+    (beir / "qrels.tsv").unlink()
+    (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
+    with pytest.raises(InputError, match=f"no qrels/test.tsv nor qrels.tsv; qrels/ has train: {again}"):
+        read_collection(beir)
+    assert read_collection(beir, split="train").relevant
+    (beir / "qrels" / "train.tsv").unlink()
+    with pytest.raises(InputError, match=f"no qrels/test.tsv nor qrels.tsv; there is no qrels/: {again}"):
+        read_collection(beir)
 
 
 @pytest.mark.parametrize("score", ["9" * 5000, "9" * 10, "\u0663", "1_0", "", "-", "--1"])

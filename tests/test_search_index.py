@@ -217,6 +217,10 @@ def test_another_encoder(corpus, tmp_path):
         )
         assert "choose that model, pooler and length, or index again in another folder" in message
     assert content(folder) == before
+    longer = WordEncoder(seed=1)
+    longer.max_length = 100
+    told = build(tmp_path / "told", corpus(), WordEncoder(), source={"model": "m", "pooler": "sum", "max_length": 99})
+    assert "); max_length 99, not 100: choose" in refused(lambda: told.check(longer))  # the same pooler is not named
     index.check(WordEncoder())
 
 
@@ -276,7 +280,43 @@ def test_a_header_that_is_not_ours(corpus, tmp_path, change):
     assert refused(lambda: SearchIndex.open(folder)) == wanted
     assert refused(lambda: build(folder, corpus(), WordEncoder())) == wanted
     (folder / HEADER).write_text(json.dumps(header)[:-9])
-    assert "not JSON" in refused(lambda: SearchIndex.open(folder))
+    message = refused(lambda: SearchIndex.open(folder))
+    assert "not JSON" in message and "it alone says whose vectors these are" in message
+
+
+def test_a_header_that_counts_other_numbers_a_vector(corpus, tmp_path):
+    folder = tmp_path / "index"
+    build(folder, corpus(), WordEncoder())
+    header = json.loads((folder / HEADER).read_text())
+    (folder / HEADER).write_text(json.dumps({**header, "dimension": 8}))
+    before = content(folder)
+    wanted = f"{folder / HEADER}: 8 numbers a vector, but words gives 16: restore it, or index again in another folder"
+    assert refused(lambda: SearchIndex.open(folder).check(WordEncoder())) == wanted
+    assert refused(lambda: build(folder, corpus(), WordEncoder())) == wanted
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("name", [VECTORS, TEXTS, OFFSETS])
+def test_a_folder_where_a_file_should_be(corpus, tmp_path, name):
+    folder = tmp_path / "index"
+    build(folder, corpus(), WordEncoder())
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    wanted = f"{folder / name}: not a file: move it away, and give the command that made it again"
+    assert refused(lambda: SearchIndex.open(folder)) == wanted
+    assert refused(lambda: build(folder, corpus(), WordEncoder())) == wanted
+    (folder / name).rmdir()
+    assert len(build(folder, corpus(), WordEncoder())) == 5
+
+
+def test_offsets_that_were_damaged(corpus, tmp_path):
+    folder = tmp_path / "index"
+    build(folder, corpus(), WordEncoder())
+    (folder / OFFSETS).write_bytes(bytes(8) + (folder / OFFSETS).read_bytes()[8:])
+    before = content(folder)
+    message = refused(lambda: build(folder, corpus(), WordEncoder()))
+    assert message == f"{folder / OFFSETS}: damaged at document 1: restore it, or index in another folder"
+    assert content(folder) == before
 
 
 def test_files_of_somebody_else_are_not_touched(corpus, tmp_path):
@@ -315,7 +355,7 @@ def test_vectors_of_another_size(corpus, tmp_path):
     header = json.loads((folder / HEADER).read_text())
     (folder / HEADER).write_text(json.dumps({**header, "dimension": 10**30}))
     assert "of 5 are whole" in refused(lambda: SearchIndex.open(folder))
-    assert "its vectors' dimension is 1000" in refused(lambda: build(folder, corpus(), WordEncoder()))
+    assert f"{10**30} numbers a vector, but words" in refused(lambda: build(folder, corpus(), WordEncoder()))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, None])

@@ -11,7 +11,7 @@ import numpy as np
 class WordEncoder:
     """Equal words, equal vectors, whatever the order; `texts` is all that was ever asked of it."""
 
-    name = "words"
+    name, pooler_name, max_length = "words", "sum", 99
 
     def __init__(self, dimension=16, seed=0):
         self.dimension, self.seed, self.texts = dimension, seed, []
