@@ -21,7 +21,7 @@ from tasks import PAIR_ENCODINGS, SPLITS, TASKS
 
 
 def text_given(text: str) -> str:
-    """A name, of a file or whatever else. Raises argparse's error for nothing, and for bytes that no text stands for."""
+    """A name, of a file or anything. Raises argparse's error for nothing, and for bytes that no text stands for."""
     if not text or "\0" in text:  # a NUL can't be typed, but may stand in a run's config.json
         raise argparse.ArgumentTypeError("is empty, or has a NUL in it: give a name")
     try:

@@ -394,14 +394,13 @@ def read_collection(folder: str | Path, split: str | None = None, judged: str = 
 
 
 def _beir_file(folder: Path, split: str | None) -> Path:
-    wanted = [folder / "qrels" / f"{split or 'test'}.tsv", *([folder / "qrels.tsv"] if split is None else [])]
-    for path in wanted:
-        if path.is_file():
-            return path
+    names = [f"qrels/{split or 'test'}.tsv", *(["qrels.tsv"] if split is None else [])]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
     there = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
     found = f"qrels/ has {there}" if there else "there is no qrels/"
-    names = " nor ".join(str(path.relative_to(folder)) for path in wanted)
-    raise InputError(f"{folder}: no {names}; {found}: fetch it, or choose another --split")
+    raise InputError(f"{folder}: no {' nor '.join(names)}; {found}: fetch it, or choose another --split")
 
 
 def _cranfield_judgements(path: Path, judged: str) -> Iterator[tuple[int, str, str, int]]:

@@ -164,7 +164,7 @@ def suffixes(folder):
 
 
 def test_the_second_waits_for_the_first_and_finds_its_file(tmp_path, other):
-    first = other(0.5)
+    first = other(3)
     assert first.stdout.readline() == "busy\n"
     second = other(0)
     assert second.stdout.readline() == f"waiting for process {first.pid}, which encodes the same sentences\n"

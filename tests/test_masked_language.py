@@ -64,7 +64,7 @@ def test_the_loss_is_a_sum_over_the_hidden_tokens_alone(tiny):
         h = F.layer_norm(h, (24,), head.LayerNorm.weight, head.LayerNorm.bias, 1e-12)
         scores = bert.embeddings.word_embeddings.weight @ h + head.bias
         wanted -= torch.log_softmax(scores, dim=0)[token].item()
-    assert float(found) == pytest.approx(wanted, abs=1e-4)
+    assert found.item() == pytest.approx(wanted, abs=1e-4)
     found.backward()
     assert bert.embeddings.word_embeddings.weight.grad[11].any()  # the map back to words is the embeddings'
 
@@ -74,7 +74,7 @@ def test_nothing_hidden_is_a_loss_of_zero(tiny):
     ids = torch.tensor([[2, 9, 3]])
     nothing = torch.zeros(0, dtype=torch.long)
     masked = Masked(ids, Layout.of(torch.ones_like(ids)), nothing, nothing)
-    assert float(masked_language_loss(bert, MaskedLanguageHead(bert), masked)) == 0.0
+    assert masked_language_loss(bert, MaskedLanguageHead(bert), masked).item() == 0.0
 
 
 def test_the_checkpoints_head_is_taken_where_there_is_one(tiny):
