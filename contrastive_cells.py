@@ -132,13 +132,15 @@ class ContrastiveCell(Cell):
             dev[name] |= {f"spearman_{how}": found["spearman"][how] for how in ("mean", "wmean")}
             dev[name] |= {key: space[key] for key in ("alignment", "uniformity", "mean_cosine")}
             dev[name] |= {f"top_{k}": share for k, share in space["variance_in_top"].items()}
+        selected = read_json(self.folder / SCORES)
+        selected["dev"]["path"] = Path(selected["dev"]["path"]).name  # no place of this machine; its hash is in files
         seconds, tokens = end["train_seconds"], end["train_tokens"]
         return {
             "cell": self.identity,
             "call": call,
             "commands": self.shown(),
             "dev": dev,
-            "selected": read_json(self.folder / SCORES),
+            "selected": selected,
             "train_seconds": round(seconds, 1),
             "tokens_per_second": round(tokens / seconds) if seconds else None,
             "model": {"name": self.scale.model_name, "sha256": config["model"]["sha256"]},
