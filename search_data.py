@@ -399,7 +399,7 @@ def _beir_file(folder: Path, split: str | None) -> Path:
         if (folder / name).is_file():
             return folder / name
     there = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
-    found = f"qrels/ has {there}" if there else "there is no qrels/"
+    found = f"qrels/ has {there}" if there else "no qrels/*.tsv is there"
     raise InputError(f"{folder}: no {' nor '.join(names)}; {found}: fetch it, or choose another --split")
 
 
