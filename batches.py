@@ -138,11 +138,20 @@ def split_segments(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
     return (ids & (SEGMENT - 1), types) if types.any() else (ids, None)
 
 
+def _joined(
+    tokenizer: BertTokenizer, first: list[str], second: list[str], max_length: int | None
+) -> tuple[list[np.ndarray], int]:
+    """Every pair as one sequence, SEGMENT added to its second segment's ids, and how many were cut."""
+    found = tokenizer.encode_batch(first, second, max_length=max_length)
+    return [ids + SEGMENT * types for ids, types in zip(found.ids, found.type_ids, strict=True)], found.truncated
+
+
 class TaskData:
     """One file's rows, tokenized; after `read_from`, with what a frozen encoder makes of them.
 
     sentences: for each side of a row, one to three, the token ids of every row; of joint pairs one, SEGMENT added to
-    the second segment's ids. truncated: how many were cut, the longer sentence of a joint pair first.
+    the second segment's ids. swapped: those with the second sentence first, where they are read so in half the epochs.
+    truncated: how many were cut, the longer sentence of a joint pair first.
     """
 
     def __init__(
@@ -152,8 +161,13 @@ class TaskData:
         tokenizer: BertTokenizer,
         max_length: int | None = None,
         pair_encoding: str | None = None,
+        swap_seed: int | None = None,
     ):
-        """max_length: None is the model's. pair_encoding: joint, separate or both; None is the task's own."""
+        """max_length: None is the model's. pair_encoding: joint, separate or both; None is the task's own.
+
+        swap_seed: `parts` swaps the sentences of joint pairs, each in about half the epochs, drawn from this seed and
+        the epoch; None: never.
+        """
         self.task, self.table, self.encoding = task, table, task.encoding(pair_encoding)
         self.max_length = tokenizer.model_max_length if max_length is None else max_length
         self.ids = [example.id for example in table]
@@ -163,9 +177,10 @@ class TaskData:
         sides = [tokenizer.encode_batch(side, max_length=max_length) for side in sides if side is not None]
         self.sentences, self.truncated = [side.ids for side in sides], sum(side.truncated for side in sides)
         if self.encoding != "separate":
-            found = tokenizer.encode_batch(first, second, max_length=max_length)
-            joined = [ids + SEGMENT * types for ids, types in zip(found.ids, found.type_ids, strict=True)]
-            self.sentences, self.truncated = [*self.sentences, joined], self.truncated + found.truncated
+            joined, truncated = _joined(tokenizer, first, second, max_length)
+            self.sentences, self.truncated = [*self.sentences, joined], self.truncated + truncated
+        self.swap_seed = swap_seed if self.encoding != "separate" else None
+        self.swapped = None if self.swap_seed is None else _joined(tokenizer, second, first, max_length)[0]
         self.lengths = np.array([[len(ids) for ids in side] for side in self.sentences]).sum(axis=0)  # tokens a row
         labels = [example.label for example in table]
         dtype = torch.long if task.label_kind == "class" else torch.float32
@@ -185,8 +200,8 @@ class TaskData:
         self.store = store
         self.places = [] if store is None else [store.find(side) for side in self.sentences]  # (rows,) each
 
-    def batch(self, rows: np.ndarray) -> Batch:
-        """The batch of these rows."""
+    def batch(self, rows: np.ndarray, swaps: np.ndarray | None = None) -> Batch:
+        """The batch of these rows. swaps: (rows of the file,) bool, which joint pairs are read in the other order."""
         rows = np.asarray(rows)
         ids, labels = [self.ids[row] for row in rows], None
         if self.labels is not None:
@@ -194,7 +209,9 @@ class TaskData:
         places = None if self.store is None else np.concatenate([side[rows] for side in self.places])  # (S,)
         if places is not None and not self.store.keeps_tokens:
             return Batch(self.task, ids, None, None, labels, features=self.store.features(places))
-        sentences = [side[row] for side in self.sentences for row in rows]
+        *sides, last = self.sentences
+        sentences = [side[row] for side in sides for row in rows]
+        sentences += [self.swapped[row] if swaps is not None and swaps[row] else last[row] for row in rows]
         lengths = np.array([len(ids) for ids in sentences])
         padded = np.zeros((len(sentences), lengths.max()), dtype=np.int64)
         real = np.arange(padded.shape[1]) < lengths[:, None]  # (S, T)
@@ -207,11 +224,14 @@ class TaskData:
     def parts(self, rows: np.ndarray, most: int | None, device: torch.device, epoch: int = 0) -> list[Batch]:
         """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`.
 
-        epoch: the one that asks, for data that are others in each; these are not.
+        epoch: the one that asks, in each of which other joint pairs are swapped, if any.
         """
         if not len(rows):
             return []
-        found = [self.batch(part) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
+        swaps = None
+        if self.swapped is not None:
+            swaps = np.random.default_rng((self.swap_seed, epoch)).random(len(self)) < 0.5
+        found = [self.batch(part, swaps) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
         return [part.pinned() for part in found] if device.type == "cuda" else found
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:

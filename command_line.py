@@ -97,14 +97,19 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PAIR_SCORES,
         metavar="HOW",
         default="calibrated",
-        help="dot: the poster's <W a, W b>; calibrated (default): its scale and offset set from some training "
-        "pairs; cosine: of a and b, plus a map of |a - b| and a * b",
+        help="dot: the poster's <W a, W b>; calibrated (default): scale and offset set from some pairs; cosine: "
+        "of a and b, plus a map of |a - b| and a * b",
     )
     heads.add_argument(
         "--pair_encoding",
         choices=PAIR_ENCODINGS,
         metavar="HOW",
         help="a pair as two sentences, separate; one sequence, joint; both (default: the task's own)",
+    )
+    heads.add_argument(
+        "--swap_pairs",
+        action="store_true",
+        help="train on pairs of one sequence in either order, at random (default: as they stand)",
     )
     heads.add_argument(
         "--pooler",
@@ -173,7 +178,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="D",
         default=0.0,
-        help="judge and keep a moving average of the weights, D of it left by each step: 0.999, say (default 0: none)",
+        help="judge and keep a moving average of the weights, its decay 0.999, say (default 0: none)",
+    )
+    how.add_argument(
+        "--r_drop",
+        type=float,
+        metavar="ALPHA",
+        default=0.0,
+        help="R-Drop: each batch twice, both answers drawn together with this weight (default 0: once)",
     )
     how.add_argument(
         "--non_finite",

@@ -155,10 +155,11 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     dev_path = None if args.dev == NO_DEV else Path(args.dev) if args.dev else folder / "sts-dev.csv"
     dev = None if dev_path is None else read_scored_pairs(dev_path)
     if dev is not None:
-        say(f"dev        {short(dev_path)}: {len(dev):,} pairs, Spearman's correlation selects")
+        say(f"dev        {short(dev_path)}: {counted(len(dev), 'pair')}, Spearman's correlation selects")
         shared = len(data.shared({key(text) for text in (*dev.first, *dev.second)}))
         if shared:
-            say(f"warning    {shared:,} rows hold a sentence of that file: --exclude {short(dev_path)} leaves them out")
+            rows = f"{counted(shared, 'row')} with a sentence of that file"
+            say(f"warning    {rows}: --exclude {short(dev_path)} leaves such rows out")
     several = f"; {processes.size} processes, each a part of every batch" if processes.size > 1 else ""
     say(f"device     {device}: {reason}; {precision.name}: {precision.why}{several}")
     return Job(args, processes, device, precision, encoder, data, dev_path, dev, keys)
@@ -284,7 +285,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     if model.dense is not None:
         say("dense      a layer with tanh behind the pooler, in training only")
     schedule = make_schedule("proportional", {task: len(rows)}, args.batch_size, args.epochs, args.seed)
-    cut = f", {rows.truncated:,} texts cut to {args.max_length} tokens" if rows.truncated else ""
+    cut = f", {counted(rows.truncated, 'text')} cut to {args.max_length} tokens" if rows.truncated else ""
     steps = f"{schedule.steps_per_epoch:,} an epoch, of {args.batch_size} rows"
     say(f"steps      {steps}; {counted(args.epochs, 'epoch')}, lr {args.lr:g}{cut}")
     processes.copy_from_first(model.state_dict().values())

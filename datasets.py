@@ -72,7 +72,7 @@ class Table(Sequence):
 
     def describe(self) -> str:
         """e.g. `data/quora-dev.csv: 20212 rows, 2 dropped (blank is_duplicate on lines 502, 1002)`."""
-        found = f"{self.path}: {len(self)} rows"
+        found = f"{self.path}: {len(self)} row{'s' * (len(self) != 1)}"
         if not self.dropped:
             return found
         parts = []

@@ -128,23 +128,23 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str) -> float:
+def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str, passes: int = 1) -> float:
     """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
 
     Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
     encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
-    dropout is on.
+    dropout is on. passes: how often a batch goes through the model, forward and backward.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
-        passes = 3 * left.epochs * train + left.evaluations * dev + test
+        tokens = 3 * passes * left.epochs * train + left.evaluations * dev + test
         if option == "finetune":
-            operations += 2 * (encoder + head) * passes
+            operations += 2 * (encoder + head) * tokens
         else:
-            times = left.epochs if model.config.frozen_dropout else left.encodings
-            operations += 2 * encoder * (times * train + left.encodings * (dev + test)) + 2 * head * passes
+            times = passes * left.epochs if model.config.frozen_dropout else left.encodings
+            operations += 2 * encoder * (times * train + left.encodings * (dev + test)) + 2 * head * tokens
     return operations
 
 
@@ -157,36 +157,50 @@ def count_batches(data: dict, left: Left) -> int:
     return left.evaluations * dev + test
 
 
-def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str) -> float:
+def count_memory(model: MultitaskBERT, data: dict, batch_size: int, option: str, passes: int = 1) -> float:
     """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass."""
     learning, total = count_parameters(model)
     rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
     layers = model.bert.config.num_hidden_layers if option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
-    kept = batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
+    kept = passes * batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
     return FLOAT_BYTES * (total + 3 * learning + kept)
 
 
 def count_seconds(
-    model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
+    model: MultitaskBERT,
+    data: dict,
+    schedule: Schedule,
+    option: str,
+    position: tuple[int, int] | None = None,
+    passes: int = 1,
 ) -> float:
-    """Seconds that all, or the rest, of a run takes about, at the speed of the moment. position: see Left.of."""
+    """Seconds that all, or the rest, of a run takes about, at the speed of the moment.
+
+    position: see Left.of. passes: see count_operations.
+    """
     left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
     step, batch = measured_step(model, data)
-    return count_operations(model, data, left, option) / speed + left.steps * step + count_batches(data, left) * batch
+    steps = passes * left.steps * step + count_batches(data, left) * batch
+    return count_operations(model, data, left, option, passes) / speed + steps
 
 
 def describe_cost(
-    model: MultitaskBERT, data: dict, schedule: Schedule, option: str, position: tuple[int, int] | None = None
+    model: MultitaskBERT,
+    data: dict,
+    schedule: Schedule,
+    option: str,
+    position: tuple[int, int] | None = None,
+    passes: int = 1,
 ) -> str:
     """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
 
-    position: see Left.of; then the time is that of the rest.
+    position: see Left.of; then the time is that of the rest. passes: see count_operations.
     """
     learning, total = count_parameters(model)
-    seconds = count_seconds(model, data, schedule, option, position)
-    memory = count_memory(model, data, schedule.batch_size, option)
+    seconds = count_seconds(model, data, schedule, option, position, passes)
+    memory = count_memory(model, data, schedule.batch_size, option, passes)
     rest = "" if position is None else " more"
     return (
         f"learning   {learning:,} of {total:,} parameters; about {show_duration(seconds)}{rest} on this device, "

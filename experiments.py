@@ -257,6 +257,8 @@ RECIPE = Table(
         _shared("both; sentiment by squared distance", "shared-both-emd", BOTH | {"loss": "sst=squared_emd"}),
         _shared("both; tasks in turn", "shared-both-turns", BOTH | {"schedule": "round_robin"}),
         _shared("both; less dropout in the heads", "shared-both-dropout", BOTH | {"hidden_dropout_prob": "0.1"}),
+        _shared("both; pairs in either order", "shared-both-swap", BOTH | {"swap_pairs": ""}),
+        _shared("both; R-Drop", "shared-both-rdrop", BOTH | {"r_drop": "1"}),
         _shared("both; MeanMax", "shared-both-max", BOTH | {"pooler": "mean_max"}),
     ),
     compared_with="shared",

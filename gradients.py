@@ -50,12 +50,16 @@ class Gradients:
             loss = self._cached(parts, counts)
         return loss.detach() if all(counts) else self.processes.add(loss.detach())
 
+    def loss(self, part: Batch, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss, a scalar, of outputs (n, ...) and labels (n,): the part's, or of the batch that it is part of."""
+        return part.loss(outputs, labels)
+
     def _mean(self, parts: list[Batch], total: int) -> torch.Tensor:
         """A mean over examples: each part's mean, weighted by its share of the rows."""
         losses = []
         for part in parts:
             outputs = self.outputs(part)
-            loss = part.loss(outputs, part.labels)
+            loss = self.loss(part, outputs, part.labels)
             if len(part) != total:
                 loss = loss * (len(part) / total)
             self.scale(loss).backward()
@@ -65,11 +69,11 @@ class Gradients:
     def _over_all(self, part: Batch, outputs: torch.Tensor, labels: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """The loss over all processes' outputs, with a graph to this one's alone."""
         if self.processes.size == 1 or not all(counts):
-            return part.loss(outputs, labels)
+            return self.loss(part, outputs, labels)
         everyones = self.processes.gather(outputs, counts)
         start = sum(counts[: self.processes.rank])
         joined = torch.cat([everyones[:start], outputs, everyones[start + len(outputs) :]])
-        return part.loss(joined, self.processes.gather(labels, counts))
+        return self.loss(part, joined, self.processes.gather(labels, counts))
 
     def _cached(self, parts: list[Batch], counts: list[int]) -> torch.Tensor:
         states, found = [], []

@@ -36,6 +36,7 @@ from estimate import describe_cost
 from evaluation import Predictions, check_known, predict, write_predictions
 from files import write_json
 from frozen import Source, Store
+from gradients import Gradients
 from model import ModelConfig, MultitaskBERT
 from options import (
     COMMAND,
@@ -50,6 +51,7 @@ from options import (
 )
 from poolers import parse_options
 from precision import Precision, choose_precision
+from r_drop import PASSES, RDrop
 from reporting import describe_data, describe_score, hand_over, report, write_page
 from resuming import changed_beside, changed_surroundings, command_to_resume, files_beside, is_scored, or_resume
 from run import ROOT, Run, environment, new_name
@@ -100,8 +102,10 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
         if args.exclude_shared:
             tables["train"] = exclude_shared(*tables.values())
         tables["train"] = take_share(tables["train"], shares[task.name])
+        seeds = {"train": args.seed if args.swap_pairs else None}
         data[task.name] = {
-            split: TaskData(task, table, tokenizer, pair_encoding=args.pair_encoding) for split, table in tables.items()
+            split: TaskData(task, table, tokenizer, pair_encoding=args.pair_encoding, swap_seed=seeds.get(split))
+            for split, table in tables.items()
         }
     return data
 
@@ -119,6 +123,8 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
         raise InputError(
             "--attention_ffn: none of these tasks has an attention layer: leave it out, or say --attention"
         )
+    if args.swap_pairs and all(task.encoding(args.pair_encoding) == "separate" for task in tasks):
+        raise InputError("--swap_pairs: no pair of these tasks is one sequence: leave it out, or say --pair_encoding")
     tasks = tuple(task.with_loss(losses.get(task.name)) for task in tasks)
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
@@ -221,7 +227,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    say(describe_cost(model, data, schedule, args.option, run.position()))
+    say(describe_cost(model, data, schedule, args.option, run.position(), PASSES if args.r_drop else 1))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():
@@ -256,8 +262,9 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None
+    gradients = partial(RDrop, alpha=args.r_drop) if args.r_drop else Gradients
     trainer = Trainer(
-        model, train, schedule, evaluate, save_best, run, options, job.precision, processes, scalars=scalars
+        model, train, schedule, evaluate, save_best, run, options, job.precision, processes, gradients, scalars
     )
     progress = trainer.train(say)
     if progress.best_epoch:

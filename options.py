@@ -48,6 +48,7 @@ MOST_EPOCHS = 10**6
 # Far beyond what trains; their product still fits into a weight, which is a float32.
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
 SMALLEST_DECAY = 0.01  # from layer to layer; below it, nothing under the last layer would learn
+LARGEST_ALPHA = 1e6
 LARGEST_AVERAGE = 0.999999  # 1 would keep the pretrained weights
 MOST_GB = 10**6
 
@@ -100,6 +101,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
         ("average", 0, LARGEST_AVERAGE),
+        ("r_drop", 0, LARGEST_ALPHA),
         ("save_every", 0, None),
         ("micro_batch", 0, None),
         ("cache_gb", 0, MOST_GB),
@@ -117,6 +119,12 @@ def check_ranges(args: argparse.Namespace) -> None:
         raise InputError(
             f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"
         )
+    if args.r_drop and args.option == "pretrain" and not args.hidden_dropout_prob and not args.frozen_dropout:
+        raise InputError(
+            f"--r_drop {args.r_drop:g}: without dropout both passes answer the same: say --hidden_dropout_prob 0.3"
+        )
+    if args.swap_pairs and args.option != "finetune":
+        raise InputError("--swap_pairs: a frozen encoder's encodings are computed once: say --option finetune")
     if args.pooler_options is not None:
         if args.pooler is None:
             raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")

@@ -190,7 +190,7 @@ def plan(cells: list[Cell], rows: Rows, jobs: int, say) -> None:
             total, largest = total + seconds, max(largest, size)
             told = f"about {show_duration(seconds)}"
         say(f"{state:<9}{cell}" + (f": {told}" if told else ""))
-    say(f"\n{len(cells)} cells; about {show_duration(total / jobs)} of training, {jobs} at a time")
+    say(f"\n{counted(len(cells), 'cell')}; about {show_duration(total / jobs)} of training, {jobs} at a time")
     say(
         f"disk       up to {jobs * largest / 1e9:.1f} GB while they run, in {short(cells[0].scale.runs)}; then rows, "
         "logs and predictions alone, unless --keep_models; encodings of a frozen encoder in cache/, see --cache_gb"
@@ -282,7 +282,7 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
     if not args.print:
         with held(args.runs, "being filled"):
             left = [cell for cell in cells if state_of(cell, rows) != DONE]
-            say(f"{len(cells)} cells, {len(cells) - len(left)} done; rows in {short(args.results)}")
+            say(f"{counted(len(cells), 'cell')}, {len(cells) - len(left)} done; rows in {short(args.results)}")
             call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
             failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]

@@ -163,7 +163,8 @@ def _index(args: argparse.Namespace, say: Callable[[str], object]) -> None:
             say=say,
             progress=progress,
         )
-    say(f"index   {short(args.index)}, {len(index):,} documents, {index.vectors.nbytes / 1e6:,.1f} MB of vectors")
+    megabytes = index.vectors.nbytes / 1e6
+    say(f"index   {short(args.index)}, {counted(len(index), 'document')}, {megabytes:,.1f} MB of vectors")
     if args.approximate:
         with bar("linking") as progress:
             share = build_graph(index, progress)
@@ -214,7 +215,8 @@ def _query(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         if not found:
             say("       no document reaches the threshold")
     what = "1 query" if len(queries) == 1 else f"{len(queries):,} queries"
-    note(f"\n{what} encoded in {encoded - began:.2f} s, {len(index):,} documents searched in {done - encoded:.2f} s")
+    documents = counted(len(index), "document")
+    note(f"\n{what} encoded in {encoded - began:.2f} s, {documents} searched in {done - encoded:.2f} s")
 
 
 def _queries(args: argparse.Namespace, note: Callable[[str], object]) -> list[Document]:

@@ -21,6 +21,7 @@ from files import short
 from model import OPTIONS, MultitaskBERT
 from multitask_classifier import ALONE, model_config, start
 from options import COMMAND, get_args, input_paths, recommended_lr
+from r_drop import PASSES
 from result_row import is_place, last_row, need, read_lines
 from result_row import row as row_of
 from sampling import make_schedule
@@ -94,7 +95,7 @@ class TaskCell(Cell):
         name = "sequential" if args.schedule == "separate" else args.schedule
         schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
         learning, total = count_parameters(model)
-        seconds = count_seconds(model, job.data, schedule, args.option, position)
+        seconds = count_seconds(model, job.data, schedule, args.option, position, PASSES if args.r_drop else 1)
         return seconds, FLOAT_BYTES * (total + STATES * learning)
 
     def selecting(self) -> list[tuple[str, str]]:

@@ -91,7 +91,7 @@ def test_a_run_leaves_its_encoder_scores_and_all_it_was_asked(files, capsys):
     assert config["data"]["train"][0]["rows"] == 14 and config["data"]["dev"]["pairs"] == 5
     said = capsys.readouterr().out
     assert "data       14 sentences, each its own pair" in said and "layer_attention, activation rrelu" in said
-    assert "6 rows hold a sentence of that file: --exclude" in said
+    assert "6 rows with a sentence of that file: --exclude" in said
 
 
 def test_what_is_shared_with_an_evaluation_set_is_left_out_and_counted(files, capsys):

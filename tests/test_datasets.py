@@ -338,7 +338,7 @@ def test_load_multitask_data(course, capsys):
     assert paraphrase_rows == [("who 's he ?", "who is he ?", 1, "p1")]
     assert similarity_rows == [("a man , alone .", "a man .", 4.6, "t1"), ("one", "two or three or four", 0.0, "t2")]
     printed = capsys.readouterr().out
-    assert "para.csv: 1 rows, 1 dropped (blank is_duplicate on line 3)" in printed
+    assert "para.csv: 1 row, 1 dropped (blank is_duplicate on line 3)" in printed
     assert load_multitask_data(*course.test, split="test") == (
         [("fine .", "s9")],
         {},

@@ -83,6 +83,9 @@ def test_operations_of_finetune(build, data):
     passes = 3 * 0.5 * TRAIN + 2 * DEV + TEST
     assert count_operations(build("finetune"), data, rest, "finetune") == 2 * (ENCODER + HEAD) * passes
 
+    twice = 2 * (ENCODER + HEAD) * (PASSES + 3 * 2 * TRAIN)  # both epochs' batches once more
+    assert count_operations(build("finetune"), data, ALL, "finetune", passes=2) == twice
+
 
 def test_operations_of_pretrain(build, data):
     """The encoder runs once over every file, whatever the number of epochs."""
@@ -131,6 +134,7 @@ def test_the_line_that_is_printed(build, data, monkeypatch):
     assert line == f"learning   {learning:,} of {total:,} parameters; about 34 s on this device, 0.0 GB of memory"
     monkeypatch.setattr(estimate, "measured_speed", lambda *_: float("inf"))
     assert "; about 13 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0))
+    assert "; about 20 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0), passes=2)
 
 
 @pytest.mark.parametrize("option", ["finetune", "pretrain"])

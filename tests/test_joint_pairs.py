@@ -70,6 +70,42 @@ def test_a_batch_is_what_the_tokenizer_makes_of_pairs(order, task, tiny_tokenize
     assert batch.labels.tolist() == [LABELS[task.name][i] for i in order]
 
 
+@pytest.mark.parametrize("encoding", ["joint", "both"])
+def test_half_the_pairs_are_swapped_in_training_and_others_each_epoch(task, tiny_tokenizer, encoding):
+    table = Table(
+        Path("made up"), [Example(f"r{i}", *PAIRS[i % 4], LABELS[task.name][i % 4], i + 2) for i in range(64)], [], ""
+    )
+    data = TaskData(task, table, tiny_tokenizer, pair_encoding=encoding, swap_seed=7)
+    wanted = [tiny_tokenizer(*PAIRS[i % 4]).input_ids for i in range(64)]
+    other = [tiny_tokenizer(*PAIRS[i % 4][::-1]).input_ids for i in range(64)]
+    order = np.random.default_rng(0).permutation(64)
+
+    def swapped(batches):
+        """Which rows' sequences have the second sentence first; each is the one or the other."""
+        found = {}
+        for batch in batches:
+            ids = batch.input_ids[-len(batch) :]
+            segments = batch.token_type_ids[-len(batch) :]
+            real = batch.layout.real()[-len(batch) :]
+            for name, row, types, there in zip(batch.ids, ids, segments, real, strict=True):
+                i = int(name[1:])
+                found[i] = row[there].tolist() == other[i]
+                first, second = PAIRS[i % 4][::-1] if found[i] else PAIRS[i % 4]
+                assert found[i] or row[there].tolist() == wanted[i]
+                assert types[there].tolist() == tiny_tokenizer(first, second).token_type_ids
+            if encoding == "both":  # the sentences themselves stay where they are
+                first = batch.input_ids[0][batch.layout.real()[0]].tolist()
+                assert first == tiny_tokenizer(PAIRS[int(batch.ids[0][1:]) % 4][0]).input_ids
+        return [found[i] for i in range(64)]
+
+    epochs = [swapped(data.parts(order, 9, torch.device("cpu"), epoch)) for epoch in range(2)]
+    assert all(16 < sum(epoch) < 48 for epoch in epochs) and epochs[0] != epochs[1]
+    assert swapped(data.parts(np.arange(64), None, torch.device("cpu"), 1)) == epochs[1]  # whatever the batches
+    assert not any(swapped([data.batch(order)]))  # evaluation
+    plain = TaskData(task, table, tiny_tokenizer, pair_encoding=encoding)
+    assert not any(swapped(plain.parts(order, None, torch.device("cpu"), 0)))
+
+
 def test_the_longer_sentence_is_cut_first_and_that_is_counted(tiny_tokenizer):
     data = rows(PARA, tiny_tokenizer, [("a " * 30, "the film was good"), ("a", "b")])
     assert data.truncated == 1 and data.max_length == 24

@@ -1245,3 +1245,35 @@ def test_a_loss_that_is_not_finite(command, root):
     error = refused(found, "finite" if "finite" in found.err else "the loss is", "try a lower --lr or --clip 1.0")
     assert "there is no best model yet" in error
     assert not (root / "predictions").exists() and not list(root.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("--r_drop", "1.5"), ("--pair_encoding", "joint", "--swap_pairs")],
+    ids=["R-Drop", "swapped pairs"],
+)
+def test_an_option_that_changes_how_it_learns(command, root, more):
+    """It trains another model than without its last part, says in config.json that it did, and goes on as it was."""
+    *beside, option = more if more[-1].startswith("--") else (more,)
+    option = list(option) if isinstance(option, tuple) else [option]
+    common = ("--option", "finetune", "--attention", "0", *beside)
+    plain, other = command(*common, "--run", "plain"), command(*common, *option, "--run", "other")
+    assert plain.code == other.code == 0, other.err
+    best = [(root / name / "best" / "model.safetensors").read_bytes() for name in ("plain", "other")]
+    assert best[0] != best[1]
+    name = option[0].removeprefix("--")
+    found = [read_json(root / run / "config.json")["options"][name] for run in ("plain", "other")]
+    assert found == ([False, True] if len(option) == 1 else [0.0, float(option[1])])
+    assert " ".join(option) in result_row.row(root / "other")["command"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (("--swap_pairs",), "a frozen encoder's encodings are computed once: say --option finetune"),
+        (("--option", "finetune", "--swap_pairs"), "no pair of these tasks is one sequence: leave it out"),
+        (("--option", "finetune", "--tasks", "sst", "--pair_encoding", "joint", "--swap_pairs"), "no pair of these"),
+    ],
+)
+def test_pairs_that_can_t_be_swapped(command, given, wanted):
+    refused(command(*given), wanted)
