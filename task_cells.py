@@ -14,12 +14,13 @@ from bert import BertConfig, BertModel
 from cells import STOPPED, Cell, Scale, fits_scale, hash_of, parse_shares, refuse_differences
 from console import counted
 from course_data import choose_data
+from distributed import ALONE
 from errors import InputError
 from estimate import FLOAT_BYTES, count_parameters, count_seconds
 from experiments import Table
 from files import short
+from job import model_config, start
 from model import OPTIONS, MultitaskBERT
-from multitask_classifier import ALONE, model_config, start
 from options import COMMAND, get_args, input_paths, recommended_lr
 from r_drop import PASSES
 from result_row import is_place, last_row, need, read_lines

@@ -20,6 +20,9 @@ from course_data import choose_data
 from data_check import check_folder, count_tokens, describe, exclude_shared, main, shared_rows
 from datasets import Example, read_examples
 from errors import InputError
+from job import read_data
+from options import get_args
+from reporting import describe_data
 from tasks import PARA, SST, STS, TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -229,9 +232,9 @@ def test_the_size_of_quora_costs_less_than_two_seconds(tmp_path):
 
 def described(folder, tokenizer, *options):
     """What training says of the data, and what it read."""
-    args, said = multitask_classifier.get_args(["--tasks", "sts", *options]), []
-    data = multitask_classifier.read_data(args, (STS,), folder, tokenizer)
-    multitask_classifier.describe_data((STS,), data, said.append)
+    args, said = get_args(["--tasks", "sts", *options]), []
+    data = read_data(args, (STS,), folder, tokenizer)
+    describe_data((STS,), data, said.append)
     return said, data
 
 

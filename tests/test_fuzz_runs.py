@@ -28,7 +28,7 @@ from cells import Rows
 from contrastive_training import refuse_changes as refuse_contrastive
 from experiments import TABLES
 from files import read_json
-from multitask_classifier import refuse_changes
+from job import refuse_changes
 from options import get_args
 from run import Run
 from sentence_encoder import SentenceEncoder

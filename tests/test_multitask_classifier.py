@@ -24,10 +24,12 @@ from safetensors.torch import load_file, save_file
 
 import course_data
 import files
+import job
 import multitask_classifier
 import options
 import result_row
 import weights
+from batches import TaskData
 from bert import BertModel
 from command_line import build_parser
 from datasets import read_examples
@@ -273,7 +275,7 @@ def test_stopped_before_anything_was_written(command, root, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(multitask_classifier, "read_split", interrupt)
+    monkeypatch.setattr(job, "read_split", interrupt)
     stopped = command()
     assert (stopped.code, stopped.err) == (130, "stopped before anything was written\n")
     assert not (root / "runs").exists()
@@ -496,7 +498,7 @@ def test_the_best_model_is_what_predicted(command, root):
     assert command("--option", "finetune", "--epochs", "3", "--run", "runs/x", "--lr", "1e-3").code == 0
     model = MultitaskBERT.from_pretrained(root / "runs" / "x" / "best")
     table = read_examples(root / "data" / "sample" / SST.files["test"])
-    rows = multitask_classifier.TaskData(SST, table, BertTokenizer.from_pretrained(root / "runs" / "x" / "best"))
+    rows = TaskData(SST, table, BertTokenizer.from_pretrained(root / "runs" / "x" / "best"))
     found = predict(model, rows)
     written = read_predictions(root / "predictions" / "sst-test-output.csv", SST)
     assert written == dict(zip(found.ids, found.values.tolist(), strict=True))
