@@ -261,4 +261,5 @@ def caption(table: ContrastiveTable, scale: ContrastiveScale, rows: list[dict]) 
     if scale.model_name != table.encoder:
         said.append(f"the paper's encoder is {table.encoder}: this concludes for {scale.model_name} only")
     said.append("mean ± standard deviation between seeds (number of seeds); differences, seed by seed, are from [CLS]")
+    said.append("in brackets their 95 % t interval")
     return "; ".join(said) + f". {table.note}"

@@ -8,6 +8,7 @@ there. The tables are data, in experiments.py. table2 counts parameters and trai
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import statistics
 import sys
@@ -15,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
+
+from scipy.stats import t as students_t
 
 import contrastive_cells
 import task_cells
@@ -28,6 +31,7 @@ from estimate import show_duration
 from experiments import LEADERBOARD, TABLES, Column, ContrastiveTable, Row, Table
 from files import short
 from heads import HeadConfig, TaskHead
+from intervals import CONFIDENCE
 from options import LARGEST_SEED
 from result_row import need
 from run import ROOT, Run
@@ -150,14 +154,21 @@ def baseline_of(row: Row, table: Table) -> Row | None:
 
 
 def paired(ours: dict[int, float], base: dict[int, float]) -> str:
-    """Mean and standard deviation of the differences, seed by seed, over the seeds that both have."""
+    """`+0.043 ± 0.039 [-0.053, +0.139]`: mean and standard deviation of the differences, seed by seed, 95 % t interval.
+
+    Over the seeds that both have; one seed has a difference alone.
+    """
     if ours == base:
         return ""
     differences = [value - base[seed] for seed, value in ours.items() if seed in base]
     if not differences:
         return ""
-    mean = signed(statistics.fmean(differences))
-    return f"{mean} ± {statistics.stdev(differences):.3f}" if len(differences) > 1 else mean
+    mean, count = statistics.fmean(differences), len(differences)
+    if count == 1:
+        return signed(mean)
+    deviation = statistics.stdev(differences)
+    half = float(students_t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+    return f"{signed(mean)} ± {deviation:.3f} [{signed(mean - half)}, {signed(mean + half)}]"
 
 
 def time_ratio(row: Row, base: Row | None, rows: list[dict]) -> str:

@@ -139,7 +139,8 @@ def test_without_a_paper_differences_are_of_the_same_seeds():
     rows += [make_row("new", 1, 0.2), make_row("new", 2, 0.8)]
     base, new = printed(table, rows)
     assert base[3] == ""
-    assert new[3] == "+0.200 ± 0.141"  # of +0.1 and +0.3; base's third seed has nothing beside it
+    # Of +0.1 and +0.3; base's third seed has nothing beside it. The t of one degree of freedom is 12.706.
+    assert new[3] == "+0.200 ± 0.141 [-1.071, +1.471]"
 
 
 def test_an_undefined_value_is_left_out():
