@@ -298,9 +298,11 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
             failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
     if args.print and not keys & {each["cell"]["row"] for each in found}:
+        made = sorted({f"of {each['cell'].get('model')} on {each['cell'].get('data')}" for each in rows.rows})
+        there = ", ".join([counted(len(rows.rows), "row"), *made])
         print(
-            f"warning: {short(args.results)}: {counted(len(rows.rows), 'row')}, none this table's at the scale that "
-            "the caption says: --results names another file, --data, --model, --epochs and so on another scale",
+            f"warning: {short(args.results)}: {there}, none this table's at the scale that the caption says: --results "
+            "names another file, --data, --model, --epochs and so on another scale",
             file=sys.stderr,
         )
     say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")

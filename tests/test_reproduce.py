@@ -253,7 +253,11 @@ def test_a_part_of_the_rows(make, tmp_path):
     assert row["data"]["sst"]["train"]["rows"] == 6 and row["cell"]["fraction"] == {"sst": 0.5}
     assert "sst: 0.5 of the train rows (6)" in out
     _, out, err = make("--print")  # the whole has no run yet
-    assert "0.515 |  |  |" in out and ": 1 row, none this table's at the scale" in err and "--data" in err
+    assert (
+        "0.515 |  |  |" in out
+        and ": 1 row, of tiny on sample, none this table's at the scale" in err
+        and "--data" in err
+    )
     assert make("--print", "--fraction", "sst=0.5")[2] == ""
 
 
