@@ -162,7 +162,7 @@ def test_a_cell_is_trained_judged_and_shown(make, made):
     assert "2 of STS-B-dev" in out and "concludes for tiny only" in out
     # Nothing is made again, whatever is printed.
     again = make(*options)
-    assert again[0] == 0 and "1 cells, 1 done" in again[1] and "started" not in again[1] and line in again[1]
+    assert again[0] == 0 and "1 cell, 1 done" in again[1] and "started" not in again[1] and line in again[1]
     assert line in make("--print", "--epochs", "sup=1")[1] and line not in make("--print")[1]
 
 

@@ -265,7 +265,7 @@ def test_the_plan_says_what_there_is_and_runs_nothing(make, tmp_path):
     code, out, _ = make(*MEAN_SST, "--plan")
     assert code == 0 and not (tmp_path / "runs").exists() and not (tmp_path / "rows.jsonl").exists()
     assert re.search(r"^new +mean finetune sst seed 11711: about \d+ s$", out, re.MULTILINE)
-    assert "1 cells; about" in out and "GB while they run" in out
+    assert "1 cell; about" in out and "GB while they run" in out
     make(*MEAN_SST)
     assert re.search(r"^done +mean finetune sst seed 11711$", make(*MEAN_SST, "--plan")[1], re.MULTILINE)
 
