@@ -14,6 +14,7 @@ from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
 from poolers import POOLERS, describe_options
 from precision import PRECISIONS
+from recipes import RECIPES
 from sampling import SCHEDULES
 from schedules import SCHEDULES as LEARNING_RATES
 from task_attention import INITIALIZATIONS
@@ -53,6 +54,12 @@ def build_parser() -> argparse.ArgumentParser:
         choices=FINE_TUNE_MODES,
         metavar="MODE",
         help=f"2024's words for it: {modes} (no default)",
+    )
+    what.add_argument(
+        "--recipe",
+        choices=RECIPES,
+        metavar="NAME",
+        help=f"{', '.join(RECIPES)}: the options that scored highest on the course's data (default: as said here)",
     )
     what.add_argument(
         "--tasks", default="sst,para,sts", help=f"any of {','.join(TASKS)} (default %(default)s, the leaderboard's)"
@@ -115,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--pooler",
         choices=POOLERS,
         metavar="NAME",
-        help=f"tokens to a sentence: {', '.join(POOLERS)} (default first after attention layers, else mean)",
+        help=f"tokens to a sentence: {', '.join(POOLERS)} (default first, or mean without attention)",
     )
     heads.add_argument(
         "--pooler_options", metavar="NAME=VALUE", help=f"{describe_options()} (default: the first of each)"
@@ -199,8 +206,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("separate", *SCHEDULES),
         metavar="WHICH",
         default="proportional",
-        help="whose batch is next. proportional (default): every row once an epoch, tasks mixed at random; sequential: "
-        "task after task; round_robin: in turn; annealed: drawn by size, later evenly; separate: one model a task",
+        help="proportional (default): every row once an epoch, tasks mixed at random; sequential: task after "
+        "task; round_robin: in turn; annealed: by size, then evenly; separate: a model each",
     )
     how.add_argument(
         "--frozen_dropout",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+import recipes
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
@@ -101,6 +102,8 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     say(wrapped(f"model      {source.origin}"))
     tokenizer = BertTokenizer.from_pretrained(source.path)
     tokenizer.check_fits(BertConfig.from_folder(source.path).vocab_size, source.path)
+    if args.recipe:
+        say(wrapped(recipes.describe(args)))
     folder, why = choose_data(args.data)
     check_outputs(args, tasks, input_paths(args, tasks, folder).values())
     say(f"data       {short(folder)}: {why}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+import recipes
 from command_line import build_parser, path_given, text_given
 from errors import InputError, quoted
 from files import cannot, check_writable, short
@@ -70,6 +71,8 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
             raise InputError(f"--ensemble trains nothing, so --{idle[0]} has nothing to say: leave it out")
     if args.resume:
         args = resumed_args(args, typed)
+    elif args.recipe:
+        recipes.follow(args, typed)
     check_ranges(args)
     return args
 

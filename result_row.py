@@ -136,12 +136,14 @@ def is_place(option: str) -> bool:
 def command(config: dict, parser: argparse.ArgumentParser | None = None, *words: str) -> str:
     """The command line that makes the run again: what differs from the defaults, without the places of this machine.
 
+    A recipe is told by the options that it stands for.
+
     parser: whose options these are, None for the training command's. words: what stands before them.
     """
     parts = ["python", config["command"], *words]
     for action in (parser or build_parser())._actions:
         value = config["options"].get(action.dest)
-        if is_place(action.dest) or value in (None, False, action.default):
+        if is_place(action.dest) or action.dest == "recipe" or value in (None, False, action.default):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
         parts += [action.option_strings[-1], *map(str, values)]
