@@ -41,7 +41,7 @@ from options import (
     short,
     unfinished,
 )
-from r_drop import PASSES, RDrop
+from r_drop import RDrop, passes
 from reporting import describe_score, hand_over, report, write_page
 from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
 from run import ROOT, Run, new_name
@@ -76,7 +76,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    say(describe_cost(model, data, schedule, args.option, run.position(), PASSES if args.r_drop else 1))
+    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop)))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():

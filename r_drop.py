@@ -18,6 +18,11 @@ from tasks import Task
 PASSES = 2
 
 
+def passes(alpha: float) -> int:
+    """How often a batch goes through the model when trained with this --r_drop, where 0 is none."""
+    return PASSES if alpha else 1
+
+
 @dataclass
 class RDrop(Gradients):
     """Gradients of the mean of both passes' losses plus alpha times how far their answers are apart.

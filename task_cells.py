@@ -22,7 +22,7 @@ from files import short
 from job import model_config, start
 from model import OPTIONS, MultitaskBERT
 from options import COMMAND, get_args, input_paths, recommended_lr
-from r_drop import PASSES
+from r_drop import passes
 from result_row import is_place, last_row, need, read_lines
 from result_row import row as row_of
 from sampling import make_schedule
@@ -96,7 +96,7 @@ class TaskCell(Cell):
         name = "sequential" if args.schedule == "separate" else args.schedule
         schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
         learning, total = count_parameters(model)
-        seconds = count_seconds(model, job.data, schedule, args.option, position, PASSES if args.r_drop else 1)
+        seconds = count_seconds(model, job.data, schedule, args.option, position, passes(args.r_drop))
         return seconds, FLOAT_BYTES * (total + STATES * learning)
 
     def selecting(self) -> list[tuple[str, str]]:
