@@ -135,15 +135,17 @@ class TaskHead(nn.Module):
         if self.cosine:
             first, second = vectors.chunk(2 + self.config.both, dim=0)[:2]
             cosine = self.scale * F.cosine_similarity(first, second, dim=-1)  # (n,)
-        vectors = dropout(vectors, self.config.dropout_prob, self.training)
+        p = self.config.dropout_prob
         if self.dot:
-            first, second = self.output(vectors).chunk(2, dim=0)
+            first, second = self.output(dropout(vectors, p, self.training)).chunk(2, dim=0)
             scores = (first * second).sum(dim=-1)  # (n,)
             return scores if self.offset is None else scores + self.offset
         if self.two:
             first, second, *joint = vectors.chunk(2 + self.config.both, dim=0)
             given = [(first - second).abs(), first * second] if self.cosine else [first, second, (first - second).abs()]
             vectors = torch.cat([*given, *joint], dim=-1)  # (n, 2H to 4H)
+        # Here and not before: |a - b| of two vectors with other entries dropped is larger than what is seen later.
+        vectors = dropout(vectors, p, self.training)
         outputs = self.output(vectors)
         if self.cosine:
             scores = cosine + outputs[:, 0]

@@ -82,6 +82,29 @@ def test_a_pair_of_both_encodings_by_hand():
     assert classes.output.weight.shape == (2, 8)  # [a; b; |a - b|; joint]
 
 
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("task", [STS, TASKS["mrpc"]], ids=lambda task: task.name)
+def test_training_sees_the_differences_that_are_seen_later(task, both):
+    """Dropout of a and b one by one makes |a - b| of equal sentences large in training, and 0 when it is asked."""
+    size = 1000
+    head = TaskHead(
+        task, size, 1, HeadConfig(0, pooler="mean", pair_score="cosine", dropout_prob=0.5, both=both)
+    ).train()
+    difference = slice(0, size) if head.cosine else slice(2 * size, 3 * size)
+    with torch.no_grad():
+        head.output.weight.zero_()[:, difference] = 1.0
+        head.output.bias.zero_()
+        if head.cosine:
+            head.scale.zero_()
+    torch.manual_seed(0)
+    a = torch.randn(1, size)
+    same = torch.cat([a, a] + [a] * both)
+    assert not head((same,), layout_of(len(same))).any()
+    other = torch.cat([a, -a] + [a] * both)
+    known = (2 * a).abs().sum().item()
+    assert head((other,), layout_of(len(other))).flatten()[0].item() == pytest.approx(known, rel=0.1)
+
+
 def test_a_batch_of_both_is_sentences_then_sequences(task, tiny_tokenizer):
     both = rows(task, tiny_tokenizer, "both")
     apart, joint = rows(task, tiny_tokenizer, "separate"), rows(task, tiny_tokenizer, "joint")
