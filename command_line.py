@@ -122,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--pooler",
         choices=POOLERS,
         metavar="NAME",
-        help=f"tokens to a sentence: {', '.join(POOLERS)} (default first, or mean without attention)",
+        help=f"{', '.join(POOLERS)} (default first; without attention mean)",
     )
     heads.add_argument(
         "--pooler_options", metavar="NAME=VALUE", help=f"{describe_options()} (default: the first of each)"
@@ -188,6 +188,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="judge and keep a moving average of the weights, its decay 0.999, say (default 0: none)",
     )
     how.add_argument(
+        "--accumulate",
+        type=int,
+        metavar="N",
+        default=1,
+        help="batches whose mean gradient makes a step, mixed with --schedule even (default 1)",
+    )
+    how.add_argument(
         "--r_drop",
         type=float,
         metavar="ALPHA",
@@ -206,8 +213,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("separate", *SCHEDULES),
         metavar="WHICH",
         default="proportional",
-        help="proportional (default): every row once an epoch, tasks mixed at random; sequential: task after "
-        "task; round_robin: in turn; annealed: by size, then evenly; separate: a model each",
+        help="proportional (default): all rows once an epoch, at random; even: evenly; sequential: by task; "
+        "round_robin: in turn; annealed: by size, then in turn; separate: a model each",
     )
     how.add_argument(
         "--frozen_dropout",

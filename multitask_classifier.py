@@ -108,6 +108,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         head_lr=args.head_lr,
         quiet=args.quiet,
         average=args.average,
+        accumulate=args.accumulate,
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None

@@ -50,6 +50,7 @@ MOST_EPOCHS = 10**6
 LARGEST_LR, LARGEST_DECAY = 1e30, 1e3
 SMALLEST_DECAY = 0.01  # from layer to layer; below it, nothing under the last layer would learn
 LARGEST_ALPHA = 1e6
+MOST_ACCUMULATED = 10_000
 LARGEST_AVERAGE = 0.999999  # 1 would keep the pretrained weights
 MOST_GB = 10**6
 
@@ -104,6 +105,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("weight_decay", 0, LARGEST_DECAY),
         ("clip", 0, None),
         ("average", 0, LARGEST_AVERAGE),
+        ("accumulate", 1, MOST_ACCUMULATED),
         ("r_drop", 0, LARGEST_ALPHA),
         ("save_every", 0, None),
         ("micro_batch", 0, None),

@@ -89,6 +89,14 @@ class Proportional(Schedule):
         return [names[i] for i in self._random("order", epoch).permutation(len(names))]
 
 
+class Even(Schedule):
+    """All batches of all tasks, each task's at even distances: every row once an epoch, in the same order of tasks."""
+
+    def order(self, epoch: int) -> list[str]:
+        places = [((i + 0.5) / count, name) for name, count in self.batches.items() for i in range(count)]
+        return [name for _, name in sorted(places, key=lambda place: place[0])]
+
+
 class Annealed(Schedule):
     """Each step draws a task with probability proportional to rows ** a; a falls from 1 to 0.2, first epoch to last."""
 
@@ -104,6 +112,7 @@ SCHEDULES = {
     "sequential": Sequential,
     "round_robin": RoundRobin,
     "proportional": Proportional,
+    "even": Even,
     "annealed": Annealed,
 }
 

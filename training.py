@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from accumulation import Accumulation
 from averaging import Average
 from batches import Batch, TaskData, prepared
 from checkpoints import check_best, check_checkpoint, restore_random_state
@@ -51,7 +52,8 @@ class TrainingOptions:
     evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
     after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
     non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch. average: decay of the moving
-    average of the weights that is judged and kept, 0 for the weights themselves.
+    average of the weights that is judged and kept, 0 for the weights themselves. accumulate: batches whose mean
+    gradient makes a step; what is called a step elsewhere is a batch.
     """
 
     epochs: int = 10
@@ -70,6 +72,7 @@ class TrainingOptions:
     quiet: bool = False
     non_finite: str = "stop"
     average: float = 0.0
+    accumulate: int = 1
 
 
 class Stopped(Exception):
@@ -129,6 +132,7 @@ class Trainer:
         groups = parameter_groups(self.learning, options.lr, options.layer_decay, options.head_lr)
         self.optimizer = AdamW(groups, weight_decay=options.weight_decay)
         self.average = Average(self.learning, options.average) if options.average else None
+        self.accumulation = Accumulation(self.learning.values())
         self.scaler = precision.scaler(model.device)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
@@ -193,10 +197,11 @@ class Trainer:
                 done = progress.epoch * len(steps) + progress.step
                 set_learning_rate(self.optimizer, rate(done, self.total_steps, options.warmup))
                 loss = self._gradient(task, rows, parts, say)
-                self._step(loss, task, rows, say)
+                whole = (progress.step + 1) % options.accumulate == 0 or progress.step + 1 == len(steps)
+                self._step(loss, task, rows, whole, say)
                 progress.step += 1
-                if self.average is not None:
-                    self.average.update(self.steps_made)
+                if self.average is not None and whole:
+                    self.average.update(-(-self.steps_made // options.accumulate))
                 if progress.step % READ_EVERY == 0 or progress.step == len(steps):
                     self._read_losses(say)
                 step_tokens = int(self.data[task].lengths[rows].sum())
@@ -219,6 +224,8 @@ class Trainer:
                     began += mark - now
                 given_up = self._out_of_patience()
                 stop, save = self._asked(self.interrupted, now - self.saved_at > 60 * options.save_every)
+                if not whole:  # half a step is nothing that could be continued
+                    continue
                 if stop or save or given_up:
                     self._save(say)
                     mark = time.monotonic()
@@ -268,17 +275,16 @@ class Trainer:
             f"memory     not enough for {rows} rows at once: from here on {self.progress.micro_batch}, the same batches"
         )
 
-    def _step(self, loss: torch.Tensor, task: str, rows: np.ndarray, say: Callable[[str], None]) -> None:
-        """Clip and step; no step for a batch that is left out.
+    def _step(self, loss: torch.Tensor, task: str, rows: np.ndarray, whole: bool, say: Callable[[str], None]) -> None:
+        """Clip and step, if the batches of the step are whole with this one; none for a batch that is left out.
 
         Loss and gradient are looked at before the step, except on a GPU that would have to be waited for, where it is
         enough that no file gets what they did. With fp16 a gradient that overflowed makes no step, and a smaller scale:
         that is the scaler's work, and no fault of the batch.
         """
-        half, norm = self.scaler.is_enabled(), torch.zeros_like(loss)
-        if self.options.clip:
-            self.scaler.unscale_(self.optimizer)
-            found = clip_grad_norm(self.learning.values(), self.options.clip)
+        half, several, norm = self.scaler.is_enabled(), self.options.accumulate > 1, torch.zeros_like(loss)
+        if self.options.clip and not several:
+            found = self._clip()
             norm = norm if half else found
         elif not half:
             norm = gradient_norm(self.learning.values())
@@ -286,9 +292,23 @@ class Trainer:
         place = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}, task {task}, rows {ids}"
         both = torch.stack([loss.float(), norm.float().to(loss.device)])
         self.unread.append((both, task, place, self.steps_made + 1))
-        if self.looks_late or self._read_losses(say) or half:
+        good = self.looks_late or self._read_losses(say) or half
+        if several:
+            if good:
+                self.accumulation.add()
+            if not whole:
+                return
+            good = self.accumulation.put()
+            if good and self.options.clip:
+                self._clip()
+        if good:
             self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def _clip(self) -> torch.Tensor:
+        """Clip the gradients, without fp16's scale; returns the norm that they had."""
+        self.scaler.unscale_(self.optimizer)
+        return clip_grad_norm(self.learning.values(), self.options.clip)
 
     def _read_losses(self, say: Callable[[str], None]) -> bool:
         """Take note of the losses not read yet, on a GPU this waits for it; whether the last one could be used.
