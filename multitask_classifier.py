@@ -15,13 +15,12 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 import weights
-from batches import TaskData
 from bert import BertConfig, BertModel
+from calibration import calibrate, settled
 from console import counted, refuse, tell
 from distributed import ALONE, Processes, find_processes, joined
 from ensemble import ensemble
@@ -54,7 +53,6 @@ from training import Stopped, Trainer, TrainingOptions
 
 __all__ = ["MultitaskBERT", "get_args", "main"]
 
-CALIBRATION_PAIRS = 256
 CACHE = ROOT / "cache" / "encodings"
 
 
@@ -114,7 +112,18 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None
     gradients = partial(RDrop, alpha=args.r_drop) if args.r_drop else Gradients
     trainer = Trainer(
-        model, train, schedule, evaluate, save_best, run, options, job.precision, processes, gradients, scalars
+        model,
+        train,
+        schedule,
+        evaluate,
+        save_best,
+        run,
+        options,
+        job.precision,
+        processes,
+        gradients,
+        scalars,
+        partial(settled, model, train, args.seed, processes),
     )
     progress = trainer.train(say)
     if progress.best_epoch:
@@ -128,15 +137,6 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         rate = f"{progress.tokens / progress.seconds:,.0f} tokens/s"
         say(f"trained    {progress.seconds:.0f} s in steps, {rate}; best after epoch {progress.best_epoch}")
     return run, model, progress.history
-
-
-def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
-    """Set the scale and offset of a pair's score from some training pairs and the share of positive labels."""
-    if model.heads[rows.task.name].begins_calibrated:
-        some = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATION_PAIRS]
-        ones = float(rows.labels.sum()) if rows.task.label_kind == "binary" else len(rows) / 2
-        share = (ones + 1) / (len(rows) + 2)  # never 0 or 1, even if the labels are all the same
-        model.calibrate(rows.batch(some).to(model.device), share)
 
 
 def encode_once(job: Job, model: MultitaskBERT, data: dict, say) -> None:
@@ -216,7 +216,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
                 return folder
         job = start(args, processes, say)
         hidden = BertConfig.from_pretrained(job.source.path).hidden_size
-        lr = recommended_lr(hidden, args.option) if args.lr is None else args.lr
+        lr = recommended_lr(hidden, args.option, args.accumulate) if args.lr is None else args.lr
         recommended = " (recommended for this model and option)" if args.lr is None else ""
         asked = f"batch size {args.batch_size}, {counted(args.epochs, 'epoch')}, schedule {args.schedule}"
         say(f"lr         {lr:g}{recommended}, {asked}")

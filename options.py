@@ -6,6 +6,7 @@ The flags themselves are the CS 224N default project's, both seasons', in comman
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -26,15 +27,15 @@ COMMAND = "multitask_classifier.py"
 SCORES = "scores.json"
 
 
-def recommended_lr(hidden_size: int, option: str) -> float:
+def recommended_lr(hidden_size: int, option: str, accumulate: int = 1) -> float:
     """The learning rate used when none is given.
 
     The poster's for bert-base: 1e-3 for heads alone, 1e-5 for everything. A smaller encoder bears, and needs, more when
-    everything learns (tried: 2e-5, 5e-5, 1e-4).
+    everything learns (tried: 2e-5, 5e-5, 1e-4). With the square root of the batches that make a step, as Adam's
+    steps are scaled with the rows in them (Malladi et al. 2022, arXiv 2205.10287).
     """
-    if option == "pretrain":
-        return 1e-3
-    return 1e-5 if hidden_size >= 768 else 5e-5
+    rate = 1e-3 if option == "pretrain" else 1e-5 if hidden_size >= 768 else 5e-5
+    return float(f"{rate * math.sqrt(accumulate):.3g}")
 
 
 # A resumed run keeps its options, except those that say where and how often.

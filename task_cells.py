@@ -6,6 +6,7 @@ Follows Jia 2024 and Lee, Park, Seo and Kim 2021, whose tables are data in exper
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class TaskCell(Cell):
         typed = {"option": option, "tasks": ",".join(self.tasks), "epochs": str(scale.epochs[option])}
         typed |= {"batch_size": str(scale.batch_size[option]), "seed": str(self.seed), **dict(self.options)}
         if self.row.lr_times != 1:
-            typed["lr"] = f"{scale.lr[option] * self.row.lr_times:.3g}"
+            many = int(typed.get("accumulate", 1))
+            typed["lr"] = f"{scale.lr[option] * math.sqrt(many) * self.row.lr_times:.3g}"
         if self.parts:
             typed["fraction"] = ",".join(f"{task}={share:g}" for task, share in self.parts.items())
         if scale.model is not None:

@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,8 +107,9 @@ class Trainer:
     """Trains a model and leaves its best state in run.best.
 
     data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words).
-    save_best() writes run.best. gradients: Gradients, or what is called and computes gradients as it does. With several
-    processes, each calls everything, and rank 0 alone writes files.
+    save_best() writes run.best. settled() is open while the model is judged and kept. gradients: Gradients, or what is
+    called and computes gradients as it does. With several processes, each calls everything, and rank 0 alone writes
+    files.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Trainer:
         processes: Processes = ALONE,
         gradients: Callable[..., Gradients] = Gradients,
         scalars: Callable[[int], Scalars] | None = None,
+        settled: Callable[[], AbstractContextManager] = nullcontext,
     ):
         self.model, self.data, self.schedule = model, data, schedule
         self.evaluate, self.save_best, self.run, self.options = evaluate, save_best, run, options
@@ -143,7 +145,7 @@ class Trainer:
         self.unread: list[tuple[torch.Tensor, str, str, int]] = []
         self.looks_late = model.device.type != "cpu" and options.non_finite == "stop"
         self.running: dict[str, float] = {}
-        self.make_scalars, self.scalars = scalars, None
+        self.make_scalars, self.scalars, self.settled = scalars, None, settled
 
     def train(self, say: Callable[[str], None] = print) -> Progress:
         """Train to the end, from where a checkpoint stopped if there is one.
@@ -349,7 +351,7 @@ class Trainer:
     def _evaluate(self, say: Callable[[str], None]) -> None:
         """Score the model, keep it if it is the best so far, and write a row."""
         self._refuse_broken_weights()
-        with nullcontext() if self.average is None else self.average.in_place():
+        with nullcontext() if self.average is None else self.average.in_place(), self.settled():
             self._judge(say)
 
     def _judge(self, say: Callable[[str], None]) -> None:

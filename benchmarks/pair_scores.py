@@ -21,9 +21,9 @@ measure.find_ours()  # what is imported below is found only now
 
 from subjects import EMBEDDED, load_encoder, load_rows  # noqa: E402
 
+from calibration import CALIBRATION_PAIRS  # noqa: E402
 from errors import InputError  # noqa: E402
 from model import ModelConfig, MultitaskBERT  # noqa: E402
-from multitask_classifier import CALIBRATION_PAIRS  # noqa: E402
 
 TASKS = ("sst", "para", "sts")
 HEADS = {"cross-attention": None, "mean of the tokens": dict.fromkeys(TASKS, 0)}

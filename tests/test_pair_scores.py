@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from batches import TaskData
+from calibration import calibrate
 from datasets import Example, Table
 from errors import InputError
 from evaluation import predict
 from frozen import Source, Store
 from heads import HeadConfig, TaskHead
 from model import ModelConfig, MultitaskBERT
-from multitask_classifier import calibrate
 from packed import Layout
 from tasks import PARA, STS, TASKS
 
