@@ -1,0 +1,128 @@
+"""The offset that a model is judged and kept with: right without dropout, gone again afterwards, kept in best/.
+
+Calibration in the large: the mean probability is the share of positive labels.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_training import Bench
+
+from batches import TaskData
+from calibration import SETTLING_PAIRS, missing_offset, settled
+from datasets import Example, Table
+from model import ModelConfig, MultitaskBERT
+from tasks import PARA, STS
+
+WORDS = ["film", "dog", "cat", "mat", "good", "bad"]
+
+
+def rows_of(tokenizer, task, labels):
+    some = np.random.default_rng(0)
+    pairs = [(" ".join(some.choice(WORDS, 3)), " ".join(some.choice(WORDS, 3))) for _ in labels]
+    examples = [
+        Example(f"r{i}", *pair, label, i + 2) for i, (pair, label) in enumerate(zip(pairs, labels, strict=True))
+    ]
+    return TaskData(task, Table(Path("made up"), examples, [], ""), tokenizer)
+
+
+def build(tiny, pair_score="cosine", **dropout):
+    config = ModelConfig.for_tasks(["para", "sts"], attention={"para": 0, "sts": 0}, pair_score=pair_score)
+    model = MultitaskBERT(config, tiny(num_hidden_layers=2, initializer_range=0.3, **dropout))
+    torch.manual_seed(1)
+    for head in model.heads.values():
+        torch.nn.init.normal_(head.output.weight, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("spoiled", [0.0, 3.0, -40.0])
+def test_the_mean_probability_is_the_share_of_positive_labels(spoiled, tiny, tiny_tokenizer):
+    rows, model = rows_of(tiny_tokenizer, PARA, [1.0, 0.0, 0.0, 0.0] * 20), build(tiny)
+    train = {"para": rows, "sts": rows_of(tiny_tokenizer, STS, [float(i % 6) for i in range(80)])}
+    head = model.train().heads["para"]
+    with torch.no_grad():
+        head.offset += spoiled
+        learned, random = head.offset.clone(), torch.get_rng_state()
+        with settled(model, train, seed=3):
+            assert model.training and torch.equal(torch.get_rng_state(), random)
+            model.eval()
+            mean = torch.sigmoid(model.outputs(rows.batch(np.arange(80)))).mean().item()
+            model.train()
+    assert mean == pytest.approx(0.25, abs=1e-5)
+    assert torch.equal(head.offset, learned)
+    with pytest.raises(KeyError), settled(model, train, seed=3):
+        raise KeyError
+    assert torch.equal(head.offset, learned)
+
+
+def test_it_undoes_what_dropout_does_to_the_score(tiny, tiny_tokenizer):
+    """Scores have another mean in training than without dropout, so that an offset learned there is wrong here."""
+    rows, model = rows_of(tiny_tokenizer, PARA, [1.0, 0.0] * 40), build(tiny, hidden_dropout_prob=0.3)
+    head, batch = model.heads["para"], rows.batch(np.arange(80))
+    with torch.no_grad():
+        head.output.weight[:, : head.output.weight.shape[1] // 2] = -1.0  # of |a - b|
+        model.train()
+        in_training = torch.stack([model.outputs(batch) for _ in range(20)]).mean().item()
+        without = model.eval().outputs(batch).mean().item()
+    assert in_training < without - 0.1
+    with torch.no_grad():
+        low, high = -200.0, 200.0
+        for _ in range(60):  # the offset under which training's mean probability is one half
+            middle = (low + high) / 2
+            torch.manual_seed(0)
+            share = torch.sigmoid(model.train().outputs(batch) + middle).mean().item()
+            low, high = (middle, high) if share < 0.5 else (low, middle)
+        head.offset += low
+    assert missing_offset(model, rows, seed=1) < -0.1
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_labels_that_are_all_the_same_say_nothing(label, tiny, tiny_tokenizer):
+    assert missing_offset(build(tiny), rows_of(tiny_tokenizer, PARA, [label] * 5), seed=1) == 0
+
+
+def test_scores_that_are_not_finite_say_nothing(tiny, tiny_tokenizer):
+    model = build(tiny)
+    with torch.no_grad():
+        model.heads["para"].offset.fill_(float("nan"))
+    assert missing_offset(model, rows_of(tiny_tokenizer, PARA, [1.0, 0.0]), seed=1) == 0
+
+
+def test_a_fixed_number_of_pairs_is_asked(tiny, tiny_tokenizer, monkeypatch):
+    model, asked = build(tiny), []
+    real = model.outputs
+    monkeypatch.setattr(model, "outputs", lambda batch: asked.append(len(batch)) or real(batch))
+    missing_offset(model, rows_of(tiny_tokenizer, PARA, [1.0, 0.0] * SETTLING_PAIRS), seed=1)
+    assert sum(asked) == SETTLING_PAIRS
+
+
+def test_other_scores_are_left_alone(tiny, tiny_tokenizer):
+    rows, model = rows_of(tiny_tokenizer, PARA, [1.0, 0.0, 0.0]), build(tiny, pair_score="calibrated")
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    with settled(model, {"para": rows}, seed=1):
+        assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+def test_what_is_judged_is_what_is_kept(tmp_path, tiny, tiny_tokenizer):
+    """Training goes on with its own offset: to the bit as if nothing had been settled."""
+    plain, _ = Bench(tmp_path, tiny, tiny_tokenizer, epochs=1).train(folder="plain")
+    trainer = Bench(tmp_path, tiny, tiny_tokenizer, epochs=1).trainer()
+    offset, judged = trainer.model.heads["para"].offset, []
+
+    class Settled:
+        def __enter__(self):
+            self.own = offset.detach().clone()
+            offset.data.fill_(7.0)
+
+        def __exit__(self, *_):
+            offset.data.copy_(self.own)
+
+    real = trainer.evaluate
+    trainer.settled, trainer.evaluate = Settled, lambda: judged.append(offset.item()) or real()
+    trainer.train(lambda text: None)
+    assert judged == [7.0, 7.0]
+    assert MultitaskBERT.from_pretrained(trainer.run.best).heads["para"].offset.item() == 7.0
+    for name, p in plain.learning.items():
+        assert torch.equal(p, trainer.learning[name]), name
