@@ -158,16 +158,19 @@ def test_16_bits_train_32_bit_weights(tiny, tiny_tokenizer, tmp_path, name):
     torch.testing.assert_close(half, full, atol=0.05, rtol=0.1)
 
 
-def test_a_step_that_overflows_in_fp16_is_skipped(tiny, tiny_tokenizer, tmp_path):
+@pytest.mark.parametrize("gradients", [[torch.inf], [torch.inf, 1.0], [1.0, torch.inf]])
+def test_a_step_that_overflows_in_fp16_is_skipped(tiny, tiny_tokenizer, tmp_path, gradients):
     precision = Precision("fp16", "asked for")
     model = make_model(tiny, dropout=False)
-    trainer = make_trainer(model, {"sst": make_data(SST, tiny_tokenizer)}, tmp_path, precision)
+    data, many = {"sst": make_data(SST, tiny_tokenizer)}, len(gradients)
+    trainer = make_trainer(model, data, tmp_path, precision, accumulate=many)
     before = {n: p.clone() for n, p in model.named_parameters()}
     scale = trainer.scaler.get_scale()
-    for p in model.parameters():
-        p.grad = torch.full_like(p, torch.inf)
     trainer.scaler.scale(torch.ones(()))  # the scaler starts lazily, with the first loss
-    trainer._step(torch.ones(()), "sst", np.arange(3), print)
+    for number, gradient in enumerate(gradients, start=1):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, gradient)
+        trainer._step(torch.ones(()), "sst", np.arange(3), number == many, print)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
     assert trainer.scaler.get_scale() == trainer.scaler.state_dict()["backoff_factor"] * (scale or 65536.0)
 
