@@ -1,6 +1,6 @@
 """Gradient accumulation: the mean of several batches' gradients makes one step.
 
-Batches may be of several tasks: with --schedule even a step then follows all of them, not one and then another.
+Batches may be of several tasks: with --schedule even a step then follows several of them, not one and then another.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from scipy.special import expit
 
 from batches import TaskData
 from distributed import ALONE, Processes
+from evaluation import outputs_of
 from model import MultitaskBERT
 
 CALIBRATION_PAIRS = 256
 SETTLING_PAIRS = 1024
 AT_ONCE = 64
+LARGEST = 1e6  # score that an offset could still be added to
 FAR = 40.0  # a logit beyond all others by this much is a probability of 0 or 1
 
 
@@ -59,15 +61,16 @@ def settled(
 def missing_offset(model: MultitaskBERT, rows: TaskData, seed: int) -> float:
     """What a binary score lacks for its mean probability to be the labels' mean, on some train pairs without dropout.
 
-    0 where all their labels are the same, or a score is not finite, which predicting says better.
+    0 where all their labels are the same, or a score is no number or a huge one, which predicting says better.
     """
     some = np.random.default_rng(seed).permutation(len(rows))[:SETTLING_PAIRS]
     was_training = model.training
     model.eval()
     parts = np.array_split(some, -(-len(some) // AT_ONCE))
-    scores = torch.cat([model.outputs(rows.batch(part).to(model.device)).cpu() for part in parts]).double().numpy()
+    found = [outputs_of(model, rows, part, rows.parts(part, None, model.device)).cpu() for part in parts]
+    scores = torch.cat(found).double().numpy()
     model.train(was_training)
     share = rows.labels[torch.from_numpy(some)].double().mean().item()
-    if not 0 < share < 1 or not np.isfinite(scores).all():
+    if not 0 < share < 1 or not abs(scores).max() < LARGEST:
         return 0.0
     return brentq(lambda more: expit(scores + more).mean() - share, -scores.max() - FAR, -scores.min() + FAR)

@@ -214,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="WHICH",
         default="proportional",
         help="proportional (default): all rows once an epoch, at random; even: evenly; sequential: by task; "
-        "round_robin: in turn; annealed: by size, then in turn; separate: a model each",
+        "round_robin: in turn; annealed: by size, then alike; separate: a model each",
     )
     how.add_argument(
         "--frozen_dropout",

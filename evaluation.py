@@ -191,7 +191,7 @@ def predict(
     answers = torch.zeros(task.output_shape(len(data)), device=model.device)
     own = list(data.chunks(batch_size))[processes.rank :: processes.size]
     for rows, parts in zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True):
-        answers[torch.from_numpy(rows)] = _outputs(model, data, rows, parts)
+        answers[torch.from_numpy(rows)] = outputs_of(model, data, rows, parts)
     model.train(was_training)
     outputs = processes.add(answers).cpu().numpy()
     _refuse_broken_outputs(task, data.ids, outputs)
@@ -219,7 +219,7 @@ def _refuse_broken_outputs(task: Task, ids: list[str], outputs: np.ndarray) -> N
         )
 
 
-def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list[Batch]) -> torch.Tensor:
+def outputs_of(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list[Batch]) -> torch.Tensor:
     """The outputs of these rows, by halves where memory runs out."""
     try:
         return torch.cat([model.outputs(part.to(model.device)) for part in parts])
@@ -227,7 +227,7 @@ def _outputs(model: MultitaskBERT, data: TaskData, rows: np.ndarray, parts: list
         if not out_of_memory(error) or len(rows) == 1:
             raise
     halves = np.array_split(rows, 2)
-    return torch.cat([_outputs(model, data, half, data.parts(half, None, model.device)) for half in halves])
+    return torch.cat([outputs_of(model, data, half, data.parts(half, None, model.device)) for half in halves])
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:

@@ -252,7 +252,7 @@ RECIPE = Table(
         _shared("pairs as one sequence", "shared-joint", {"pair_encoding": "joint"}),
         _shared("pairs both ways, cosine and features", "shared-both", BOTH),
         _shared("+ heads at 1e-3", "shared-both-head", HEADS),
-        _shared("+ steps of three batches, tasks mixed", "best", BEST),
+        _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "best", BEST),
         _shared("best; half the learning rate", "best-lr-low", BEST, lr_times=0.5),
         _shared("best; twice the learning rate", "best-lr-high", BEST, lr_times=2.0),
         _shared("best; each layer nine tenths of the rate above", "best-decay", BEST | {"layer_decay": "0.9"}),

@@ -110,6 +110,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None
+    as_judged = partial(settled, model, train, args.seed, processes)
     gradients = partial(RDrop, alpha=args.r_drop) if args.r_drop else Gradients
     trainer = Trainer(
         model,
@@ -123,16 +124,17 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         processes,
         gradients,
         scalars,
-        partial(settled, model, train, args.seed, processes),
+        as_judged,
     )
     progress = trainer.train(say)
-    if progress.best_epoch:
-        processes.wait()  # rank 0 may still be writing it
-        model.load_weights(weights.read_state(run.best), str(run.best))
-        if processes.first:
-            model.write_config(run.best)  # which whoever loads it needs, too
-    elif processes.first:
-        model.save_pretrained(run.best)
+    if not progress.best_epoch:
+        with as_judged():
+            if processes.first:
+                model.save_pretrained(run.best)
+    processes.wait()  # rank 0 may still be writing it
+    model.load_weights(weights.read_state(run.best), str(run.best))
+    if processes.first:
+        model.write_config(run.best)  # which whoever loads it needs, too
     if progress.seconds:
         rate = f"{progress.tokens / progress.seconds:,.0f} tokens/s"
         say(f"trained    {progress.seconds:.0f} s in steps, {rate}; best after epoch {progress.best_epoch}")

@@ -294,7 +294,7 @@ class Trainer:
         place = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}, task {task}, rows {ids}"
         both = torch.stack([loss.float(), norm.float().to(loss.device)])
         self.unread.append((both, task, place, self.steps_made + 1))
-        good = self.looks_late or self._read_losses(say) or half
+        good = self.looks_late or self._read_losses(say) or (half and not several)
         if several:
             if good:
                 self.accumulation.add()
@@ -305,7 +305,7 @@ class Trainer:
                 self._clip()
         if good:
             self.scaler.step(self.optimizer)
-        self.scaler.update()
+            self.scaler.update()
 
     def _clip(self) -> torch.Tensor:
         """Clip the gradients, without fp16's scale; returns the norm that they had."""

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_multitask_classifier import command, root  # noqa: F401
 from test_training import Bench
 
 from batches import TaskData
 from calibration import SETTLING_PAIRS, missing_offset, settled
 from datasets import Example, Table
+from files import read_json
 from model import ModelConfig, MultitaskBERT
+from run import Run
 from tasks import PARA, STS
 
 WORDS = ["film", "dog", "cat", "mat", "good", "bad"]
@@ -78,6 +81,14 @@ def test_it_undoes_what_dropout_does_to_the_score(tiny, tiny_tokenizer):
     assert missing_offset(model, rows, seed=1) < -0.1
 
 
+def test_scores_that_are_huge_say_nothing(tiny, tiny_tokenizer):
+    """No offset moves them: added to 1e18, any is lost."""
+    model = build(tiny)
+    with torch.no_grad():
+        model.heads["para"].scale.fill_(1e18)
+    assert missing_offset(model, rows_of(tiny_tokenizer, PARA, [1.0, 0.0, 0.0]), seed=1) == 0
+
+
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_labels_that_are_all_the_same_say_nothing(label, tiny, tiny_tokenizer):
     assert missing_offset(build(tiny), rows_of(tiny_tokenizer, PARA, [label] * 5), seed=1) == 0
@@ -126,3 +137,14 @@ def test_what_is_judged_is_what_is_kept(tmp_path, tiny, tiny_tokenizer):
     assert MultitaskBERT.from_pretrained(trainer.run.best).heads["para"].offset.item() == 7.0
     for name, p in plain.learning.items():
         assert torch.equal(p, trainer.learning[name]), name
+
+
+def test_untrained_what_is_judged_is_what_answers(command, root):  # noqa: F811
+    found = command("--epochs", "0", "--attention", "0", "--pair_score", "cosine", "--tasks", "para", "--run", "none")
+    assert found.code == 0, found.err
+    run = Run(root / "none")
+    loss = read_json(run.metrics)["dev"]["para"]["loss"]
+    labels = [float(line.split("\t")[-1]) for line in (root / "data/sample/quora-dev.csv").read_text().splitlines()[1:]]
+    outputs = run.read_outputs()["para"]
+    again = torch.nn.functional.binary_cross_entropy_with_logits(outputs, torch.tensor(labels)).item()
+    assert again == pytest.approx(loss, abs=1e-6)

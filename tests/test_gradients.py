@@ -175,6 +175,27 @@ def test_a_step_that_overflows_in_fp16_is_skipped(tiny, tiny_tokenizer, tmp_path
     assert trainer.scaler.get_scale() == trainer.scaler.state_dict()["backoff_factor"] * (scale or 65536.0)
 
 
+def test_in_fp16_a_batch_that_is_left_out_leaves_the_others_of_its_step(tiny, tiny_tokenizer, tmp_path):
+    model = make_model(tiny, dropout=False)
+    options = {"accumulate": 2, "non_finite": "skip"}
+    data = {"sst": make_data(SST, tiny_tokenizer)}
+    trainer = make_trainer(model, data, tmp_path, Precision("fp16", "asked for"), **options)
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    trainer.scaler.scale(torch.ones(()))
+    for number, (loss, gradient) in enumerate([(torch.nan, torch.nan), (1.0, 1.0)], start=1):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, gradient)
+        trainer._step(torch.tensor(loss), "sst", np.arange(3), number == 2, lambda text: None)
+    assert trainer.progress.skipped == 1
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert not any(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    for number in (1, 2):  # and a step of nothing is none
+        for p in model.parameters():
+            p.grad = torch.full_like(p, torch.nan)
+        trainer._step(torch.tensor(torch.nan), "sst", np.arange(3), number == 2, lambda text: None)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("capability", "wanted", "name"),
     [((7, 5), "auto", "fp16"), ((8, 0), "auto", "bf16"), ((9, 0), "fp32", "fp32"), ((7, 5), "bf16", None)],
