@@ -6,7 +6,7 @@ Gradient accumulation as everywhere: the mean of the batches' gradients.
 import numpy as np
 import pytest
 import torch
-from test_training import Bench, assert_same, outcome
+from test_training import Bench, assert_stop_changes_nothing
 
 from accumulation import Accumulation
 from errors import InputError
@@ -16,7 +16,6 @@ from optimizer import AdamW
 from sampling import make_schedule
 from schedules import SCHEDULES as LEARNING_RATES
 from schedules import set_learning_rate
-from training import Stopped
 
 
 @pytest.fixture
@@ -73,16 +72,7 @@ def test_a_step_is_the_mean_of_its_batches(bench, clip):
     "where, number, average", [("loss", 1, 0.5), ("loss", 4, 0.0), ("loss", 17, 0.5), ("evaluate", 2, 0.0)]
 )
 def test_stopped_it_ends_as_if_it_had_not(bench, where, number, average):
-    made = bench(average=average)
-    wanted = outcome(made.train(folder="straight")[0])
-
-    def stop(trainer, count, *_):
-        trainer.interrupted = trainer.interrupted or count == number
-
-    with pytest.raises(Stopped):
-        made.train(**{where: stop})
-    torch.manual_seed(999)
-    assert_same(outcome(made.train()[0]), wanted)
+    assert_stop_changes_nothing(bench(average=average), where, number)
 
 
 @pytest.mark.parametrize("broken", [{1}, {2}, {1, 2}, {9}])

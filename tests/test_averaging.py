@@ -5,7 +5,7 @@ Follows averaging.py (Polyak and Juditsky 1992).
 
 import pytest
 import torch
-from test_training import Bench, assert_same, outcome
+from test_training import Bench, assert_stop_changes_nothing
 
 from averaging import Average
 from errors import InputError
@@ -62,16 +62,7 @@ def test_the_average_is_judged_and_kept_and_training_goes_on_without_it(bench):
 
 @pytest.mark.parametrize("where, number", [("loss", 1), ("loss", 5), ("loss", 18), ("evaluate", 2)])
 def test_stopped_it_ends_as_if_it_had_not(bench, where, number):
-    wanted = outcome(bench.train(folder="straight")[0])
-
-    def stop(trainer, count, *_):
-        trainer.interrupted = trainer.interrupted or count == number
-
-    with pytest.raises(Stopped):
-        bench.train(**{where: stop})
-    torch.manual_seed(999)
-    trainer = bench.train()[0]
-    assert_same(outcome(trainer), wanted)
+    assert_stop_changes_nothing(bench, where, number)
 
 
 def test_a_checkpoint_without_the_average_is_refused(bench):

@@ -142,6 +142,19 @@ def assert_same(one, other):
             assert a == b
 
 
+def assert_stop_changes_nothing(bench, where, number):
+    """Stopped at that call of the hook (loss or evaluate) and continued, a run ends as if it had not been stopped."""
+    wanted = outcome(bench.train(folder="straight")[0])
+
+    def stop(trainer, count, *_):
+        trainer.interrupted = trainer.interrupted or count == number
+
+    with pytest.raises(Stopped):
+        bench.train(**{where: stop})
+    torch.manual_seed(999)
+    assert_same(outcome(bench.train()[0]), wanted)
+
+
 @pytest.fixture(scope="module")
 def undisturbed():
     """option -> what a run that nothing stopped leaves; trained once."""
