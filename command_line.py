@@ -41,9 +41,11 @@ def build_parser() -> argparse.ArgumentParser:
         usage="%(prog)s [--option {pretrain,finetune}] [options]",
         description="Train one BERT for several tasks and write the leaderboard's prediction files.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
+        add_help=False,  # which would stand in a group of its own
     )
     modes = ", ".join(f"{mode} = {option}" for mode, option in FINE_TUNE_MODES.items())
     what = parser.add_argument_group("what to train")
+    what.add_argument("-h", "--help", action="help", help="show this help message and exit")
     what.add_argument(
         "--option",
         choices=OPTIONS,
@@ -104,8 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PAIR_SCORES,
         metavar="HOW",
         default="calibrated",
-        help="dot: the poster's <W a, W b>; calibrated (default): scale and offset set from some pairs; cosine: "
-        "of a and b, plus a map of |a - b| and a * b",
+        help="dot, <W a, W b>; calibrated (default), that rescaled; cosine, plus a map of |a-b|, a*b",
     )
     heads.add_argument(
         "--pair_encoding",
@@ -193,6 +194,27 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         default=1,
         help="batches whose mean gradient makes a step, mixed with --schedule even (default 1)",
+    )
+    how.add_argument(
+        "--label_smoothing",
+        type=float,
+        metavar="E",
+        default=0.0,
+        help="spread this share of a label evenly over the classes (default 0: none)",
+    )
+    how.add_argument(
+        "--distill",
+        type=text_given,
+        nargs="+",
+        metavar="RUN",
+        help="learn what finished runs answer for the train rows, too (default: the labels alone)",
+    )
+    how.add_argument(
+        "--distill_weight",
+        type=float,
+        metavar="W",
+        default=0.5,
+        help="their share of the label, 0 to 1 (default 0.5)",
     )
     how.add_argument(
         "--r_drop",

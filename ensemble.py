@@ -10,7 +10,7 @@ is trained; what is fitted is the mean and the spread of each run's similarity s
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ import torch
 
 from batches import TaskData
 from course_data import choose_data, refuse_mixture
+from datasets import Table
+from distributed import ALONE, Processes
 from errors import InputError
 from evaluation import Predictions, judge, predict, probabilities, write_predictions
 from files import read_json, short, write_json
@@ -31,7 +33,7 @@ from reporting import hand_over, show_score, write_page
 from result_row import check_config, check_scores, last_row, need
 from run import ROOT, Run, environment
 from task_files import is_optional, read_split
-from tasks import SPLITS, TASKS, Task, leaderboard_score
+from tasks import TASKS, Task, leaderboard_score
 from tokenizer import BertTokenizer
 
 Say = Callable[[str], None]
@@ -117,28 +119,16 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     tables = {key: read_split(TASKS[key[0]], key[1], path) for key, path in paths.items()}
     for (name, split), table in tables.items():
         for member in [member for member in members if name in member.folders and split == "dev"]:
-            if member.recorded(name, split, "sha256") != table.sha256:
-                raise InputError(
-                    f"{member.name} was judged on other rows than {short(paths[name, split])} has, and may have been "
-                    "trained on these: leave that run out, or name its data with --data"
-                )
+            refuse_other_rows(member, name, table)
     say(f"device     {device}: {reason}; {precision.name}: {precision.why}")
-    answers: dict[tuple[str, str], list[Predictions]] = {key: [] for key in tables}
+    found_by: dict[tuple[str, str], list[Predictions]] = {key: [] for key in tables}
     data: dict[str, dict[str, TaskData]] = {task.name: {} for task in tasks}
-    for member in members:
-        say(f"asking     {member.name}: {', '.join(member.folders)}")
-        for best in dict.fromkeys(member.folders.values()):
-            model, tokenizer = MultitaskBERT.from_pretrained(best).to(device), BertTokenizer.from_pretrained(best)
-            model.autocast = precision.dtype
-            for name in [name for name, folder in member.folders.items() if folder == best]:
-                encoding = model.heads[name].config.pair_encoding
-                for split in [split for split in SPLITS if (name, split) in tables]:
-                    rows = TaskData(TASKS[name], tables[name, split], tokenizer, pair_encoding=encoding)
-                    data[name].setdefault(split, rows)
-                    answers[name, split].append(predict(model, rows))
+    for (name, split), found, rows in answers(members, tables, device, precision.dtype, say):
+        data[name].setdefault(split, rows)
+        found_by[name, split].append(found)
     together = {}
-    for (name, split), found in answers.items():
-        outputs = average(TASKS[name], found, answers[name, "dev"])
+    for (name, split), found in found_by.items():
+        outputs = average(TASKS[name], found, found_by[name, "dev"])
         together[name, split] = judge(TASKS[name], found[0].ids, outputs, data[name][split].labels)
     dev = {name: found for (name, split), found in together.items() if split == "dev"}
     describe(members, dev, say)
@@ -149,6 +139,41 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     places = dict.fromkeys(short(place) for place in (args.run / "predictions", *(path.parent for path in outputs)))
     say(f"\npredictions are in {' and '.join(places)}")
     return args.run
+
+
+def answers(
+    members: list[Member],
+    tables: dict[tuple[str, str], Table],
+    device: torch.device,
+    autocast: torch.dtype | None,
+    say: Say,
+    processes: Processes = ALONE,
+) -> Iterator[tuple[tuple[str, str], Predictions, TaskData]]:
+    """Each member's answer for each file it has a head for: (task, split), the answer, the rows as it read them.
+
+    tables: (task, split) -> the file. Each model is loaded once.
+    """
+    for member in members:
+        asked = dict.fromkeys(name for name, _ in tables if name in member.folders)
+        if asked:
+            say(f"asking     {member.name}: {', '.join(asked)}")
+        for best in dict.fromkeys(member.folders[name] for name in asked):
+            model, tokenizer = MultitaskBERT.from_pretrained(best).to(device), BertTokenizer.from_pretrained(best)
+            model.autocast = autocast
+            for (name, split), table in tables.items():
+                if member.folders.get(name) == best:
+                    encoding = model.heads[name].config.pair_encoding
+                    rows = TaskData(TASKS[name], table, tokenizer, pair_encoding=encoding)
+                    yield (name, split), predict(model, rows, processes=processes), rows
+
+
+def refuse_other_rows(member: Member, task: str, dev: Table) -> None:
+    """Raises InputError for a run whose dev file was another than this one, which it may have been trained on."""
+    if member.recorded(task, "dev", "sha256") != dev.sha256:
+        raise InputError(
+            f"{member.name} was judged on other rows than {short(dev.path)} has, and may have been trained on these: "
+            "leave that run out, or name its data with --data"
+        )
 
 
 def read_members(names: list[str]) -> list[Member]:

@@ -14,7 +14,7 @@ from ordinal import coral, corn, squared_emd
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean over the batch of -log softmax(logits)[label]. logits (B, C), labels (B,) integers."""
+    """Mean over the batch of -log softmax(logits)[label]. logits (B, C), labels (B,) integers or (B, C) shares."""
     return F.cross_entropy(logits, labels)
 
 
@@ -28,7 +28,7 @@ def softmax_twice(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean over the batch of the binary cross entropy of sigmoid(logit). logits (B,), labels (B,) 0 or 1."""
+    """Mean over the batch of the binary cross entropy of sigmoid(logit). logits (B,), labels (B,) in [0, 1]."""
     return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
 
 

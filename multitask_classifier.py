@@ -47,6 +47,7 @@ from run import ROOT, Run, new_name
 from sampling import make_schedule
 from scalars import Scalars
 from similarity_scale import Scale, write_scales
+from soft_labels import check_soft, soften
 from stopping import on_signals, stop_at_once
 from tasks import Task, selection_score
 from training import Stopped, Trainer, TrainingOptions
@@ -222,6 +223,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         recommended = " (recommended for this model and option)" if args.lr is None else ""
         asked = f"batch size {args.batch_size}, {counted(args.epochs, 'epoch')}, schedule {args.schedule}"
         say(f"lr         {lr:g}{recommended}, {asked}")
+        if not args.resume:
+            args.distill = [str(member.run.folder.resolve()) for member in check_soft(job)] or None
         config = run_config(job, lr)
         if args.resume:
             refuse_changes(Run(folder), config)
@@ -234,6 +237,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
                 Run.create(folder, config)
         processes.wait()
         say(f"run        {short(folder)}")
+        soften(job, folder, say)
         outputs = train_parts(job, folder, lr, say)
         if processes.first:
             write_page(folder, say)

@@ -15,11 +15,12 @@ from pathlib import Path
 import torch
 
 import recipes
-from command_line import build_parser, path_given, text_given
-from errors import InputError, quoted
+from command_line import build_parser
+from errors import InputError
 from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
 from poolers import describe_options, parse_options, resolve_options
+from resuming import absolute, read_back, shown
 from run import ROOT, Run
 from tasks import SPLITS, TASKS, Task
 
@@ -71,6 +72,8 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
         idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name))
         if idle:
             raise InputError(f"--ensemble trains nothing, so --{idle[0]} has nothing to say: leave it out")
+    if "distill_weight" in typed and not args.distill and not args.resume:
+        raise InputError(f"--distill_weight {args.distill_weight:g}: of what: name the runs that teach, --distill RUN")
     if args.resume:
         args = resumed_args(args, typed)
     elif args.recipe:
@@ -108,6 +111,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         ("average", 0, LARGEST_AVERAGE),
         ("accumulate", 1, MOST_ACCUMULATED),
         ("r_drop", 0, LARGEST_ALPHA),
+        ("label_smoothing", 0, 1),
+        ("distill_weight", 0, 1),
         ("save_every", 0, None),
         ("micro_batch", 0, None),
         ("cache_gb", 0, MOST_GB),
@@ -255,23 +260,14 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
             continue
         if name not in options and name in RESOLVED:
             raise InputError(f"{where}: the options have no {name}: restore it, or start a new run")
-        value = options.setdefault(name, action.default)
-        if value is None and action.default is None:
-            continue
-        kinds = {int: int, float: (int, float), None: str}.get(action.type, str) if action.nargs is None else bool
-        fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
-        if fits and action.type in (path_given, text_given):
-            try:
-                options[name] = action.type(value)
-            except argparse.ArgumentTypeError:
-                fits = False
-        if not fits or (action.choices and value not in action.choices):
-            raise InputError(f"{where}: {name} is {quoted(value)}, which --{name} could not be: restore it")
+        options[name] = read_back(action, options.get(name, action.default), where)
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
         now, then = getattr(args, name), options.get(name)
-        if now != then and not (then and os.path.abspath(str(now)) == os.path.abspath(str(then))):
-            raise InputError(f"--{name} {now} differs from the run's {then}: leave it out, or start a new run")
+        if now != then and absolute(now) != absolute(then):
+            raise InputError(
+                f"--{name} {shown(now)} differs from the run's {shown(then)}: leave it out, or start a new run"
+            )
     if "device" in typed:
         options["use_gpu"] = False  # the run's wish for a GPU gives way to what is typed now
     kept = {name: getattr(args, name) for name in typed & set(MAY_CHANGE)}

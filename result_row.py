@@ -136,7 +136,7 @@ def is_place(option: str) -> bool:
 def command(config: dict, parser: argparse.ArgumentParser | None = None, *words: str) -> str:
     """The command line that makes the run again: what differs from the defaults, without the places of this machine.
 
-    A recipe is told by the options that it stands for.
+    A recipe is told by the options that it stands for, runs to learn from by their names.
 
     parser: whose options these are, None for the training command's. words: what stands before them.
     """
@@ -146,8 +146,16 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
         if is_place(action.dest) or action.dest == "recipe" or value in (None, False, action.default):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
+        if action.dest == "distill":
+            values = [_below_runs(Path(run)) for run in values]
         parts += [action.option_strings[-1], *map(str, values)]
     return shlex.join(parts)
+
+
+def _below_runs(run: Path) -> str:
+    """A run's name below the folder runs/, by which it can be named, too; the last part of another place."""
+    parts = run.parts
+    return "/".join(parts[-parts[::-1].index("runs") :]) if "runs" in parts[:-1] else run.name
 
 
 def read_lines(path: Path) -> list[dict]:

@@ -59,11 +59,11 @@ def resumed_options(
             continue
         if action.dest in resolved and config["options"].get(action.dest) is None:
             raise InputError(f"{where}: the options have no {action.dest}: restore it, or start a new run")
-        options[action.dest] = _read_back(action, config["options"].get(action.dest, action.default), where)
+        options[action.dest] = read_back(action, config["options"].get(action.dest, action.default), where)
     for name in sorted(typed - {*may_change, *PLACES}):
         now, then = getattr(args, name), options[name]
-        if now != then and _absolute(now) != _absolute(then):
-            raise InputError(f"--{name} {_shown(now)} differs from the run's {_shown(then)}: leave it out")
+        if now != then and absolute(now) != absolute(then):
+            raise InputError(f"--{name} {shown(now)} differs from the run's {shown(then)}: leave it out")
     kept = {name: getattr(args, name) for name in typed & {*may_change}}
     return argparse.Namespace(**{**vars(args), **options, **kept, "run": run.folder})
 
@@ -138,7 +138,7 @@ def changed_surroundings(before: dict, now: dict) -> Iterator[str]:
         yield f"changed    {', '.join(changed)}: the numbers may not be the same to the bit"
 
 
-def _read_back(action: argparse.Action, value, where: Path):
+def read_back(action: argparse.Action, value, where: Path):
     """A JSON value as the option's own type."""
     many, kind = action.nargs in ("+", "*"), action.type or str
     wanted = {int: int, float: (int, float)}.get(kind, str)
@@ -159,12 +159,12 @@ def _read_back(action: argparse.Action, value, where: Path):
     raise InputError(f"{where}: {action.dest} is {quoted(value)}, which --{action.dest} could not be: restore it")
 
 
-def _absolute(value):
+def absolute(value):
     if isinstance(value, list):
-        return [_absolute(one) for one in value]
+        return [absolute(one) for one in value]
     return os.path.abspath(str(value)) if value is not None else None
 
 
-def _shown(value) -> str:
+def shown(value) -> str:
     values = value if isinstance(value, list) else [value]
     return " ".join(short(one) if isinstance(one, Path) else str(one) for one in values)

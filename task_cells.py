@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import weights
@@ -18,7 +18,7 @@ from course_data import choose_data
 from distributed import ALONE
 from errors import InputError
 from estimate import FLOAT_BYTES, count_parameters, count_seconds
-from experiments import Table
+from experiments import TEACHING, Table
 from files import short
 from job import model_config, start
 from model import OPTIONS, MultitaskBERT
@@ -57,17 +57,20 @@ class TaskCell(Cell):
             typed["model"] = scale.model
         if scale.data is not None:
             typed["data"] = str(scale.data)
+        if self.row.teacher is not None:
+            typed["distill"] = [str(replace(self, row=self.row.teacher, seed=seed).folder) for seed in TEACHING]
         typed["run"] = str(self.folder)
         for task in self.tasks:
             for split in ("dev", "test"):
                 typed[f"{task}_{split}_out"] = str(self.folder / "predictions" / TASKS[task].predictions_file(split))
-        return [part for name, value in typed.items() for part in ([f"--{name}"] + [value] * bool(value))]
+        values = {name: value if isinstance(value, list) else [value] * bool(value) for name, value in typed.items()}
+        return [part for name, found in values.items() for part in (f"--{name}", *found)]
 
     def check(self, found: dict, where: str) -> None:
         wanted = get_args(self.arguments())
         options, differences = need(found, ("options",), dict, where), []
         for name, value in vars(wanted).items():
-            compared = name in options and name not in ("model", "resume") and not is_place(name)
+            compared = name in options and name not in ("model", "resume", "distill") and not is_place(name)
             if compared and not (name == "lr" and value is None) and options[name] != value:
                 differences.append(f"{name} {options[name]} -> {value}")
         if self.scale.data is None or self.scale.data.is_dir():
