@@ -1,10 +1,11 @@
 """Two runs on the same dev rows, and where one run errs: `python evaluation.py compare RUN RUN`, `... errors RUN`.
 
-    python evaluation.py compare RUN RUN    each task's difference, and how sure it is
-    python evaluation.py errors RUN         each class's errors, and the examples that are hardest for the run
+    python evaluation.py compare RUN RUN            each task's difference, and how sure it is
+    python evaluation.py compare RUN RUN ... RUN    the last one's from the mean score of those before
+    python evaluation.py errors RUN                 each class's errors, and the examples that are hardest for the run
 
 Intervals are a paired bootstrap's (intervals.py; for systems of language processing, Koehn 2004, "Statistical
-Significance Tests for Machine Translation Evaluation"): both runs are scored on the same draws of dev rows.
+Significance Tests for Machine Translation Evaluation"): all runs are scored on the same draws of dev rows.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from errors import InputError
 from intervals import CONFIDENCE, RESAMPLES
 from report_data import Judged, ReadRun, read_run
 from report_examples import class_name, worst
-from report_scores import scores
+from report_scores import against_mean
 
 HARDEST = 10
 WIDTH = 120
 
 
-def compare(first: ReadRun, second: ReadRun) -> list[str]:
-    """Lines: a score of each run, the second's difference from the first, and its interval.
+def compare(*runs: ReadRun) -> list[str]:
+    """Lines: a score of each of two runs, the second's difference from the first, and its interval.
 
-    Raises InputError where the two have no dev file in common.
+    Of more runs all but the last are taken for one, which has their mean score. Raises InputError where they have no
+    dev file in common.
     """
-    rows = scores([first, second])["rows"]
-    lines = [f"{'dev':<24}{'metric':<12}{'first':>9}{'second':>9}{'difference':>12}   {CONFIDENCE:.0%} interval"]
+    rows = against_mean(list(runs))
+    names = ("first", "second") if len(runs) == 2 else (f"mean of {len(runs) - 1}", "last")
+    lines = [f"{'dev':<24}{'metric':<12}{names[0]:>9}{names[1]:>9}{'difference':>12}   {CONFIDENCE:.0%} interval"]
     compared, missing = 0, {}
     for row in rows:
         one, other = row["cells"]
@@ -46,13 +49,14 @@ def compare(first: ReadRun, second: ReadRun) -> list[str]:
         elif one and other:
             line += "   judged on other rows"
         lines.append(line)
-    for run in (first, second):
+    for run in runs:
         missing |= {judged.missing: None for judged in run.judged.values() if judged.missing}
     if not compared:
-        raise InputError(f"{first.folder} and {second.folder} were not judged on the same rows: nothing to compare")
+        folders = " and ".join(str(run.folder) for run in runs)
+        raise InputError(f"{folders} were not judged on the same rows: nothing to compare")
     lines += [f"note: {reason}" for reason in missing]
     lines.append(
-        f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for both runs: what another seed "
+        f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for all runs: what another seed "
         "of training\nwould change is not in these intervals. With several seeds, compare their means, too."
     )
     return lines
@@ -130,7 +134,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="{compare,errors}")
     data = {"type": Path, "metavar": "DIR", "help": "where dev files are now that were moved since the run"}
     two = commands.add_parser("compare", help="each task's difference between two runs, with its interval")
-    two.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its name in runs/")
+    two.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="its folder, or its name in runs/; the last against the mean of the others",
+    )
     two.add_argument("--data", **data)
     one = commands.add_parser("errors", help="each class's errors, and the hardest examples")
     one.add_argument("run", metavar="RUN", help="a run's folder, or its name in runs/")
@@ -145,6 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     try:
         if args.command == "compare":
+            if len(args.runs) < 2:
+                raise InputError(f"compare {args.runs[0]}: with what: name two runs or more")
             runs = [read_run(name, args.data, tell) for name in args.runs]
             lines = compare(*runs)
         else:

@@ -57,6 +57,29 @@ def scores(runs: list[ReadRun]) -> dict:
     return {"rows": rows, "plot": report_plots.differences(marks) if marks else None}
 
 
+def against_mean(runs: list[ReadRun]) -> list[dict]:
+    """The rows of `scores`, of two cells each: the mean score of all runs but the last, and the last one's."""
+    rows = scores(runs)["rows"]
+    for row in rows:
+        *others, last = row["cells"]
+        row["cells"] = [_mean(others), last]
+        if last:
+            last.update(difference=None, of_difference=None, marked=False)
+        _compare(row["cells"])
+    return rows
+
+
+def _mean(cells: list[dict | None]) -> dict | None:
+    """Of several runs' cells as of one run; None unless all have a score on the same dev rows."""
+    if len(cells) == 1 or None in cells:
+        return cells[0] if len(cells) == 1 else None
+    if any(cell["value"] is None or cell["rows"] != cells[0]["rows"] for cell in cells):
+        return None
+    samples = [cell["samples"] for cell in cells]
+    together = None if any(found is None for found in samples) else np.mean(samples, axis=0)
+    return _make_cell(float(np.mean([cell["value"] for cell in cells])), None, together, cells[0]["rows"])
+
+
 def _cell(run: ReadRun, name: str) -> dict | None:
     judged = run.judged.get(name)
     if judged is None:

@@ -149,10 +149,29 @@ def test_the_command_and_its_errors(make):
     assert run("errors", folder, "--most", "1").stdout.startswith("sentiment (SST-5): 40 rows of ids-sst-dev.csv")
     for arguments, message in (
         (("compare", folder, "nope"), "error: nope: no run there"),
+        (("compare", "nope"), "error: compare nope: with what: name two runs or more"),
         (("errors", folder, "--most", "-1"), "error: --most is -1, wanted a number from 0 up"),
     ):
         done = run(*arguments)
         assert done.returncode == 1 and message in done.stderr
+
+
+def test_several_are_compared_by_their_mean(make):
+    from report_data import read_run
+    from report_scores import against_mean
+
+    names = {"one": 2, "two": 9, "both": 1}
+    runs = [read_run(make(name, answers(errors)), None, print) for name, errors in names.items()]
+    accuracies = [run.judged["sst"].scores["accuracy"] for run in runs]
+    row = next(row for row in against_mean(runs) if row["title"] == SST.title)
+    mean, last = row["cells"]
+    assert mean["value"] == pytest.approx(sum(accuracies[:2]) / 2)
+    assert last["difference"] == pytest.approx(accuracies[2] - mean["value"])
+    draws = [run.judged["sst"].samples for run in runs]
+    wanted = np.quantile(draws[2] - (draws[0] + draws[1]) / 2, [0.025, 0.975])
+    assert last["of_difference"] == pytest.approx(wanted)
+    printed = "\n".join(comparison.compare(*runs))
+    assert "mean of 2" in printed and f"{mean['value']:.3f}{accuracies[2]:>9.3f}" in printed
 
 
 def test_nothing_in_common_is_an_error_of_input(make):
