@@ -69,6 +69,28 @@ def test_one_process(root, name, capsys):
     assert content(root / "third") != content(root / "one")
 
 
+def test_the_best_recipe_its_ensemble_and_their_student(root, capsys):
+    """All six prediction files of each, twice."""
+    train = ["--data", "data/sample", *SIZES, "--recipe", "best"]
+    for again in ("a", "b"):
+        first, second, both, student = (f"{again}/{name}" for name in ("first", "second", "both", "student"))
+        for command in (
+            [*train, "--run", first, "--seed", "1"],
+            [*train, "--run", second, "--seed", "2"],
+            ["--ensemble", first, second, "--run", both, "--device", "cpu"],
+            [*train, "--run", student, "--distill", first, second, "--label_smoothing", "0.1"],
+        ):
+            assert multitask_classifier.main(command) == 0, capsys.readouterr().err
+    for name in ("first", "second", "student"):
+        assert_same(root / "a" / name, root / "b" / name)
+    for name in ("first", "second", "both", "student"):
+        files = sorted(path.name for path in (root / "a" / name / "predictions").iterdir())
+        assert len(files) == 6
+        for file in files:
+            one, other = (root / again / name / "predictions" / file for again in ("a", "b"))
+            assert one.read_bytes() == other.read_bytes()
+
+
 def two(root, name, run):
     """The program itself, as torchrun starts it twice."""
     with socket.socket() as free:
