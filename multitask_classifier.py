@@ -75,7 +75,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop)))
+    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), args.accumulate))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():
