@@ -32,7 +32,7 @@ def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
     """Set the scale and offset of a pair's score from some training pairs and the share of positive labels."""
     if model.heads[rows.task.name].begins_calibrated:
         some = np.random.default_rng(seed).permutation(len(rows))[:CALIBRATION_PAIRS]
-        ones = float(rows.labels.sum()) if rows.task.label_kind == "binary" else len(rows) / 2
+        ones = sum(example.label for example in rows.table) if rows.task.label_kind == "binary" else len(rows) / 2
         share = (ones + 1) / (len(rows) + 2)  # never 0 or 1, even if the labels are all the same
         model.calibrate(rows.batch(some).to(model.device), share)
 

@@ -213,7 +213,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--distill_weight",
         type=float,
         metavar="W",
-        default=0.5,
         help="their share of the label, 0 to 1 (default 0.5)",
     )
     how.add_argument(

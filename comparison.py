@@ -18,10 +18,12 @@ import numpy as np
 
 from console import refuse, tell
 from errors import InputError
+from files import short
 from intervals import CONFIDENCE, RESAMPLES
 from report_data import Judged, ReadRun, read_run
 from report_examples import class_name, worst
 from report_scores import against_mean
+from run import ROOT, Run
 
 HARDEST = 10
 WIDTH = 120
@@ -35,29 +37,34 @@ def compare(*runs: ReadRun) -> list[str]:
     """
     rows = against_mean(list(runs))
     names = ("first", "second") if len(runs) == 2 else (f"mean of {len(runs) - 1}", "last")
-    lines = [f"{'dev':<24}{'metric':<12}{names[0]:>9}{names[1]:>9}{'difference':>12}   {CONFIDENCE:.0%} interval"]
+    lines = [f"{'dev':<24}{'metric':<12}{names[0]:>10}{names[1]:>10}{'difference':>12}   {CONFIDENCE:.0%} interval"]
     compared, missing = 0, {}
     for row in rows:
         one, other = row["cells"]
         metric = "" if row["title"].startswith("leaderboard") else row["metric"]
-        line = f"{row['title']:<24}{metric:<12}{_number(one):>9}{_number(other):>9}"
+        line = f"{row['title']:<24}{metric:<12}{_number(one):>10}{_number(other):>10}"
         if other and other["difference"] is not None:
             compared += 1
             line += f"{other['difference']:>+12.3f}"
             found = other["of_difference"]
             line += f"   {found[0]:+.3f} to {found[1]:+.3f}{' *' if other['marked'] else ''}" if found else "   unknown"
-        elif one and other:
+        elif not one or not other:
+            line += "   not a task of all of them"
+        elif one["rows"] != other["rows"]:
             line += "   judged on other rows"
+        else:
+            line += "   undefined in one of them"
         lines.append(line)
     for run in runs:
         missing |= {judged.missing: None for judged in run.judged.values() if judged.missing}
     if not compared:
-        folders = " and ".join(str(run.folder) for run in runs)
-        raise InputError(f"{folders} were not judged on the same rows: nothing to compare")
+        folders = " and ".join(short(run.folder) for run in runs)
+        raise InputError(f"{folders} have no task that they were judged on the same rows of: nothing to compare")
     lines += [f"note: {reason}" for reason in missing]
     lines.append(
         f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for all runs: what another seed "
-        "of training\nwould change is not in these intervals. With several seeds, compare their means, too."
+        "of training\nwould change is not in these intervals."
+        + (" With several seeds, compare their means, too." if len(runs) == 2 else "")
     )
     return lines
 
@@ -129,11 +136,13 @@ def _hardest(judged: Judged, most: int) -> list[str]:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="evaluation.py", description="Compare two finished runs, or look at one's errors."
+        prog="evaluation.py", description="Compare finished runs, or look at one's errors."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="{compare,errors}")
     data = {"type": Path, "metavar": "DIR", "help": "where dev files are now that were moved since the run"}
-    two = commands.add_parser("compare", help="each task's difference between two runs, with its interval")
+    two = commands.add_parser(
+        "compare", help="each task's difference, with its interval, of two runs or from several' mean"
+    )
     two.add_argument(
         "runs",
         nargs="+",
@@ -156,6 +165,10 @@ def main(arguments: list[str] | None = None) -> int:
         if args.command == "compare":
             if len(args.runs) < 2:
                 raise InputError(f"compare {args.runs[0]}: with what: name two runs or more")
+            if len(args.runs) > 2 and len({Run.open(name, ROOT).folder.resolve() for name in args.runs}) < len(
+                args.runs
+            ):
+                raise InputError(f"compare {' '.join(args.runs)}: name each run once")
             runs = [read_run(name, args.data, tell) for name in args.runs]
             lines = compare(*runs)
         else:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import weights
 from files import read_json
+from result_row import without_places
 from tasks import TASKS
 
 # What their publishers say; of other weights nothing is known here.
@@ -59,7 +60,9 @@ def facts_of(run: Path) -> Facts:
     folder = Path(model.get("path") or "")
     fetched = folder.parent.name == weights.WEIGHTS.name and "--" in folder.name  # see weights.hub_folder
     hub = known.hub if known else folder.name.replace("--", "/", 1) if fetched else None
-    options = {name: value for name, value in (config.get("options") or {}).items() if value not in (None, False, {})}
+    options = config.get("options") or {}
+    options |= {name: value for name, value in without_places(options).items() if name == "distill"}
+    options = {name: value for name, value in options.items() if value not in (None, False, {})}
     files = tuple(_files(config.get("data") or {}))
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
@@ -68,7 +71,11 @@ def facts_of(run: Path) -> Facts:
         base_hub=hub,
         base_sha256=model.get("sha256"),
         command=config["command"],
-        options={name: value for name, value in options.items() if isinstance(value, str | int | float | bool)},
+        options={
+            name: " and ".join(value) if name == "distill" else value
+            for name, value in options.items()
+            if isinstance(value, str | int | float | bool) or name == "distill"
+        },
         files=tuple((what, Path(path).name, rows, digest) for what, path, rows, digest in files),
         scores=tuple(_scores(scores if isinstance(scores, dict) else {})),
         versions=dict(config.get("versions") or {}),

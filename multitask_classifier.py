@@ -47,7 +47,7 @@ from run import ROOT, Run, new_name
 from sampling import make_schedule
 from scalars import Scalars
 from similarity_scale import Scale, write_scales
-from soft_labels import check_soft, soften
+from soft_labels import find_teachers, soften
 from stopping import on_signals, stop_at_once
 from tasks import Task, selection_score
 from training import Stopped, Trainer, TrainingOptions
@@ -223,9 +223,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         recommended = " (recommended for this model and option)" if args.lr is None else ""
         asked = f"batch size {args.batch_size}, {counted(args.epochs, 'epoch')}, schedule {args.schedule}"
         say(f"lr         {lr:g}{recommended}, {asked}")
-        if not args.resume:
-            args.distill = [str(member.run.folder.resolve()) for member in check_soft(job)] or None
-        config = run_config(job, lr)
+        taught_by = {} if args.resume else find_teachers(job)
+        config = run_config(job, lr) | taught_by
         if args.resume:
             refuse_changes(Run(folder), config)
             for line in changed_surroundings(Run(folder).config, config):

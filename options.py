@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -261,6 +262,8 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         if name not in options and name in RESOLVED:
             raise InputError(f"{where}: the options have no {name}: restore it, or start a new run")
         options[name] = read_back(action, options.get(name, action.default), where)
+    if "distill" in typed:  # which may be names
+        args.distill = [_found(name) for name in args.distill]
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
         now, then = getattr(args, name), options.get(name)
@@ -272,6 +275,13 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         options["use_gpu"] = False  # the run's wish for a GPU gives way to what is typed now
     kept = {name: getattr(args, name) for name in typed & set(MAY_CHANGE)}
     return argparse.Namespace(**{**vars(args), **options, **kept})
+
+
+def _found(name: str) -> str:
+    """A run's folder, whole, if there is one of that name."""
+    with suppress(InputError):
+        return str(Run.open(name, ROOT).folder.resolve())
+    return name
 
 
 def unfinished(folder: Path) -> list[Run]:

@@ -70,14 +70,15 @@ def against_mean(runs: list[ReadRun]) -> list[dict]:
 
 
 def _mean(cells: list[dict | None]) -> dict | None:
-    """Of several runs' cells as of one run; None unless all have a score on the same dev rows."""
+    """Of several runs' cells as of one run; None if one has none. Without a value if one has none, or on other rows."""
     if len(cells) == 1 or None in cells:
         return cells[0] if len(cells) == 1 else None
-    if any(cell["value"] is None or cell["rows"] != cells[0]["rows"] for cell in cells):
-        return None
-    samples = [cell["samples"] for cell in cells]
+    if any(cell["rows"] != cells[0]["rows"] for cell in cells):
+        return _make_cell(None, None, None, [cell["rows"] for cell in cells])
+    values, samples = [cell["value"] for cell in cells], [cell["samples"] for cell in cells]
+    value = None if None in values else float(np.mean(values))
     together = None if any(found is None for found in samples) else np.mean(samples, axis=0)
-    return _make_cell(float(np.mean([cell["value"] for cell in cells])), None, together, cells[0]["rows"])
+    return _make_cell(value, None, together, cells[0]["rows"])
 
 
 def _cell(run: ReadRun, name: str) -> dict | None:

@@ -65,7 +65,7 @@ def row(name: str | Path) -> dict:
             for task, splits in config["data"].items()
         },
         **{key: config[key] for key in ("device", "versions", "commit", "started")},
-        "options": {name: value for name, value in config["options"].items() if not is_place(name)},
+        "options": without_places(config["options"]),
     }
 
 
@@ -140,16 +140,22 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
 
     parser: whose options these are, None for the training command's. words: what stands before them.
     """
-    parts = ["python", config["command"], *words]
+    parts, options = ["python", config["command"], *words], without_places(config["options"])
     for action in (parser or build_parser())._actions:
-        value = config["options"].get(action.dest)
-        if is_place(action.dest) or action.dest == "recipe" or value in (None, False, action.default):
+        value = options.get(action.dest)
+        if action.dest == "recipe" or value in (None, False, action.default):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
-        if action.dest == "distill":
-            values = [_below_runs(Path(run)) for run in values]
         parts += [action.option_strings[-1], *map(str, values)]
     return shlex.join(parts)
+
+
+def without_places(options: dict) -> dict:
+    """A run's options as its config.json has them, without the places of one machine; runs by their names."""
+    kept = {name: value for name, value in options.items() if not is_place(name)}
+    if isinstance(kept.get("distill"), list):
+        kept["distill"] = [_below_runs(Path(run)) for run in kept["distill"]]
+    return kept
 
 
 def _below_runs(run: Path) -> str:

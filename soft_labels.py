@@ -8,6 +8,8 @@ student's own size, as in born-again networks (Furlanello et al. 2018, arXiv 180
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +20,16 @@ import torch.nn.functional as F
 from ensemble import Member, answers, average, refuse_other_rows
 from errors import InputError
 from evaluation import Predictions, probabilities
-from files import short
+from files import sha256, short
 from job import Job
+from model import MultitaskBERT
+from run import Run
 from tasks import TASKS, Task
 from tensor_files import DAMAGE, read_tensors, write_tensors
 
 Say = Callable[[str], None]
-FILE = "soft_labels.safetensors"
+FILE, TEACHERS = "soft_labels.safetensors", "teachers"
+WEIGHT = 0.5
 # Losses whose labels may be soft; the others compare classes by their order, or ask for one class.
 LOSSES = {"cross_entropy", "binary_cross_entropy", "negative_pearson"}
 
@@ -63,7 +68,7 @@ def soften(job: Job, folder: Path, say: Say) -> None:
     """Replace the train rows' labels as --label_smoothing and --distill say; dev's and test's stay as they are.
 
     What the teachers said is kept in the run's folder, so that a resumed run does not need them again. Raises
-    InputError for teachers that were judged on other dev rows, or know none of the tasks.
+    InputError where they are asked again and are not those that the run began with.
     """
     args = job.args
     if args.label_smoothing:
@@ -71,20 +76,27 @@ def soften(job: Job, folder: Path, say: Say) -> None:
             rows = job.data[task.name]["train"]
             rows.labels = smooth(task, rows.labels, args.label_smoothing)
     if args.distill:
-        path = folder / FILE
-        said = _read(path, job) if path.is_file() else _ask(job, say)
+        path, began_with = folder / FILE, Run(folder).config.get(TEACHERS)
+        if not isinstance(began_with, dict) or list(began_with) != args.distill:
+            raise InputError(f"{folder / 'config.json'}: teachers and options.distill differ: restore it")
+        there = path.is_file()
+        said = _read(path, job, began_with) if there else _ask(job, began_with, say)
         job.processes.wait()  # until all have looked whether the file is there
-        if job.processes.first and not path.is_file():
-            write_tensors(path, said, {})
+        if job.processes.first and not there:
+            write_tensors(path, said, {"of": _of(job, began_with)})
         for name, found in said.items():
             rows = job.data[name]["train"]
             rows.labels = mixed(TASKS[name], rows.labels, found, args.distill_weight)
 
 
-def check_soft(job: Job) -> list[Member]:
-    """The teachers. Raises InputError for a loss without soft labels, and for teachers that can't be asked."""
-    distill, smoothing = job.args.distill, job.args.label_smoothing
-    members = [Member.read(name) for name in distill or ()]
+def find_teachers(job: Job) -> dict:
+    """What config.json says of the teachers: {"teachers": folder -> SHA-256 of its models}; {} without --distill.
+
+    In place of their names args.distill has their folders from here on. Raises InputError for a loss without soft
+    labels, and for teachers that can't be asked.
+    """
+    args = job.args
+    distill, smoothing = args.distill, args.label_smoothing
     names, classes = [task.name for task in job.tasks], [task for task in job.tasks if task.label_kind != "score"]
     for task in job.tasks:
         if task.loss not in LOSSES and (distill or smoothing):
@@ -92,18 +104,53 @@ def check_soft(job: Job) -> list[Member]:
             raise InputError(f"{option}: the loss {task.loss} of {task.name} wants whole labels: leave one of both out")
     if smoothing and not classes:
         raise InputError(f"--label_smoothing {smoothing:g}: {', '.join(names)} has no classes: leave it out")
-    if len({member.run.folder.resolve() for member in members}) < len(members):
+    if not distill:
+        return {}
+    members = _read_members(job)
+    found = {str(member.run.folder.resolve()): _models(member) for member in members}
+    if len(found) < len(members):
         raise InputError(f"--distill {' '.join(distill)}: name each run once")
-    if members and not any(name in member.folders for member in members for name in names):
-        raise InputError(f"--distill {' '.join(distill)}: no model of these has a head for {' or '.join(names)}")
-    for member in members:
-        for name in set(names) & member.folders.keys():
-            refuse_other_rows(member, name, job.data[name]["dev"].table)
+    for best in {folder for member in members for name, folder in member.folders.items() if name in names}:
+        MultitaskBERT.from_pretrained(best)  # a damaged one is said before there is a run
+    args.distill, args.distill_weight = list(found), WEIGHT if args.distill_weight is None else args.distill_weight
+    return {TEACHERS: found}
+
+
+def _read_members(job: Job) -> list[Member]:
+    members, names = [], [task.name for task in job.tasks]
+    for name in job.args.distill:
+        try:
+            member = Member.read(name)
+            member.scores  # noqa: B018 - which reads them
+        except InputError as error:
+            raise InputError(f"--distill {short(name)}: {error}") from error
+        known = [task for task in names if task in member.folders]
+        if not known:
+            raise InputError(f"--distill {member.name}: it has no head for {' or '.join(names)}: leave it out")
+        for task in known:
+            refuse_other_rows(member, task, job.data[task]["dev"].table)
+        members.append(member)
     return members
 
 
-def _ask(job: Job, say: Say) -> dict[str, torch.Tensor]:
-    members = check_soft(job)
+def _models(member: Member) -> str:
+    """One SHA-256 for all models of a run."""
+    files = sorted({folder / "model.safetensors" for folder in member.folders.values()})
+    return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()
+
+
+def _of(job: Job, teachers: dict) -> str:
+    """Whose answers, to which rows."""
+    tables = {task.name: job.data[task.name]["train"].table for task in job.tasks}
+    rows = {name: [table.sha256, len(table.examples)] for name, table in tables.items()}
+    return json.dumps({"teachers": list(teachers.values()), "train": rows}, sort_keys=True)
+
+
+def _ask(job: Job, began_with: dict, say: Say) -> dict[str, torch.Tensor]:
+    members = _read_members(job)
+    for member, (folder, models) in zip(members, began_with.items(), strict=True):
+        if _models(member) != models:
+            raise InputError(f"--distill {short(folder)}: another model than when the run began: start a new run")
     tables = {(task.name, "train"): job.data[task.name]["train"].table for task in job.tasks}
     said: dict[str, list[Predictions]] = {}
     for (name, _), found, _rows in answers(members, tables, job.device, job.precision.dtype, say, job.processes):
@@ -111,14 +158,12 @@ def _ask(job: Job, say: Say) -> dict[str, torch.Tensor]:
     return {name: taught(TASKS[name], found) for name, found in said.items()}
 
 
-def _read(path: Path, job: Job) -> dict[str, torch.Tensor]:
+def _read(path: Path, job: Job, began_with: dict) -> dict[str, torch.Tensor]:
     remedy = "delete it, and the teachers are asked again"
     try:
-        said = read_tensors(path)[0]
+        said, texts = read_tensors(path)
     except (OSError, *DAMAGE) as error:
         raise InputError(f"{short(path)}: cut short or altered ({error}): {remedy}") from error
-    for name, found in said.items():
-        rows = job.data.get(name, {}).get("train")
-        if rows is None or found.shape != TASKS[name].output_shape(len(rows)):
-            raise InputError(f"{short(path)}: not what the teachers said of these train rows: {remedy}")
+    if texts.get("of") != _of(job, began_with):
+        raise InputError(f"{short(path)}: not what this run's teachers said of its train rows: {remedy}")
     return said

@@ -71,7 +71,7 @@ class TaskCell(Cell):
         options, differences = need(found, ("options",), dict, where), []
         for name, value in vars(wanted).items():
             compared = name in options and name not in ("model", "resume", "distill") and not is_place(name)
-            if compared and not (name == "lr" and value is None) and options[name] != value:
+            if compared and not (name in ("lr", "distill_weight") and value is None) and options[name] != value:
                 differences.append(f"{name} {options[name]} -> {value}")
         if self.scale.data is None or self.scale.data.is_dir():
             files = input_paths(wanted, tuple(TASKS[task] for task in self.tasks), self.scale.data or Path())

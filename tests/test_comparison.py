@@ -121,7 +121,7 @@ def test_runs_on_other_rows_are_not_compared(make, data, tmp_path, capsys):
         (moved / path.name).write_text(path.read_text().replace("other", "another").replace("number", "no."))
     one, other = make("one", answers(2)), make("other", answers(2), moved)
     assert comparison.main(["compare", str(one), str(other)]) == 1
-    assert "were not judged on the same rows" in capsys.readouterr().err
+    assert "have no task that they were judged on the same rows of" in capsys.readouterr().err
 
 
 def test_errors_by_class_and_the_hardest_rows(make, capsys):
@@ -150,6 +150,7 @@ def test_the_command_and_its_errors(make):
     for arguments, message in (
         (("compare", folder, "nope"), "error: nope: no run there"),
         (("compare", "nope"), "error: compare nope: with what: name two runs or more"),
+        (("compare", folder, folder, folder), ": name each run once"),
         (("errors", folder, "--most", "-1"), "error: --most is -1, wanted a number from 0 up"),
     ):
         done = run(*arguments)
@@ -171,7 +172,22 @@ def test_several_are_compared_by_their_mean(make):
     wanted = np.quantile(draws[2] - (draws[0] + draws[1]) / 2, [0.025, 0.975])
     assert last["of_difference"] == pytest.approx(wanted)
     printed = "\n".join(comparison.compare(*runs))
-    assert "mean of 2" in printed and f"{mean['value']:.3f}{accuracies[2]:>9.3f}" in printed
+    assert "mean of 2" in printed and f"{mean['value']:.3f}{accuracies[2]:>10.3f}" in printed
+
+
+def test_why_there_is_no_difference(make):
+    from report_data import read_run
+
+    one, two, both = (read_run(make(name, answers(1)), None, print) for name in ("one", "two", "both"))
+    del one.judged["sts"]
+    two.judged["para"].scores["accuracy"] = None
+    said = "\n".join(comparison.compare(one, two, both))
+    assert re.search(r"similarity \(STS\).* not a task of all of them", said)
+    assert re.search(r"paraphrase \(Quora\) +accuracy +undefined +0.975   undefined in one of them", said)
+    other, two, both = (read_run(make(name, answers(1)), None, print) for name in ("another", "second", "last"))
+    other.config["data"]["sst"]["dev"]["sha256"] = "other"
+    for runs in ((other, two, both), (both, two, other)):
+        assert re.search(r"sentiment \(SST-5\).* judged on other rows", "\n".join(comparison.compare(*runs)))
 
 
 def test_nothing_in_common_is_an_error_of_input(make):

@@ -89,6 +89,7 @@ def test_a_student_learns_the_mean_of_labels_and_teachers(train, teachers, monke
     plain = train("plain")
     given = dict(seen)
     capsys.readouterr()
+    assert set(read_json(train.root / "runs/plain/config.json")) & {"teachers"} == set()
     student = train("student", "--distill", "one", teachers[1], "--distill_weight", "0.25")
     assert "asking     runs/one: sst, para, sts" in (printed := capsys.readouterr().out)
     assert "asking     runs/other: sst, sts" in printed
@@ -131,7 +132,7 @@ def test_a_stopped_student_needs_its_teachers_no_more(train, teachers, monkeypat
         shutil.rmtree(copy)
     kept = root / "runs/cut" / soft_labels.FILE
     good = kept.read_bytes()
-    for damage, wanted in ((good[:-3], "cut short or altered"), (None, "not what the teachers said of these")):
+    for damage, wanted in ((good[:-3], "cut short or altered"), (None, "not what this run's teachers said of")):
         if damage is None:
             write_tensors(kept, {"sst": torch.zeros(3, 5)}, {})
         else:
@@ -139,24 +140,29 @@ def test_a_stopped_student_needs_its_teachers_no_more(train, teachers, monkeypat
         assert wanted in resumed(root, code=1)
     kept.unlink()
     assert "no run there" in resumed(root, code=1)
+    shutil.copytree(teachers[1], copies[1])
+    shutil.copytree(teachers[1], copies[0])  # another under the name of the first
+    assert "copy-one: another model than when the run began" in resumed(root, code=1)
+    for copy in copies:
+        shutil.rmtree(copy)
     kept.write_bytes(good)
-    resumed(root, code=0)
+    resumed(root, "--distill", *copies, code=0)
     for name in ("best/model.safetensors", "predictions/sst-test-output.csv", soft_labels.FILE):
         assert (root / "runs/cut" / name).read_bytes() == (whole / name).read_bytes()
 
 
-def resumed(root, code):
+def resumed(root, *more, code):
     with pytest.MonkeyPatch.context() as patch:
         lines = []
         patch.setattr("sys.stderr", type("Lines", (), {"write": lines.append, "flush": lambda *_: None})())
-        assert multitask_classifier.main(["--resume", str(root / "runs/cut")]) == code, "".join(lines)
+        assert multitask_classifier.main(["--resume", str(root / "runs/cut"), *map(str, more)]) == code, "".join(lines)
     return "".join(lines)
 
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (["--distill", "nope"], "nope: no run there"),
+        (["--distill", "nope"], "error: --distill nope: nope: no run there"),
         (["--distill", "one", "runs/one"], "name each run once"),
         (["--distill_weight", "0.3"], "of what: name the runs that teach, --distill RUN"),
         (["--distill", "one", "--distill_weight", "1.5"], "--distill_weight is 1.5, wanted 0 to 1"),
@@ -164,7 +170,10 @@ def resumed(root, code):
         (["--distill", "one", "--loss", "sst=coral"], "--distill: the loss coral of sst wants whole labels"),
         (["--label_smoothing", "0.1", "--loss", "sst=corn"], "--label_smoothing: the loss corn of sst"),
         (["--label_smoothing", "0.1", "--tasks", "sts"], "--label_smoothing 0.1: sts has no classes"),
-        (["--distill", "other", "--tasks", "para"], "no model of these has a head for para"),
+        (
+            ["--distill", "other", "one", "--tasks", "para"],
+            "--distill runs/other: it has no head for para: leave it out",
+        ),
     ],
 )
 def test_what_is_refused(train, teachers, capsys, given, wanted):  # noqa: F811
