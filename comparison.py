@@ -64,7 +64,11 @@ def compare(*runs: ReadRun) -> list[str]:
     lines.append(
         f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for all runs: what another seed "
         "of training\nwould change is not in these intervals."
-        + (" With several seeds, compare their means, too." if len(runs) == 2 else "")
+        + (
+            " With several seeds, compare their means, too."
+            if len(runs) == 2
+            else " The mean is that\nof these very runs."
+        )
     )
     return lines
 

@@ -1,9 +1,9 @@
-"""Soft labels: train rows whose label is a distribution, where the one that was given is not taken for certain.
+"""Soft labels: train rows whose label is not taken for certain: shares of the classes, or a score between two.
 
 Label smoothing gives each class a share of every label (Szegedy et al. 2016, arXiv 1512.00567, section 7). Distillation
-gives it what finished runs, the teachers, answer (Hinton, Vinyals and Dean 2015, arXiv 1503.02531), here of the
-student's own size, as in born-again networks (Furlanello et al. 2018, arXiv 1805.04770; for several tasks Clark et al.
-2019, arXiv 1907.04829). Cross entropy is linear in the label, so that of a mixed label is the mixture of both.
+mixes it with what finished runs, the teachers, answer (Hinton, Vinyals and Dean 2015, arXiv 1503.02531), which may be
+of the student's own size, as in born-again networks (Furlanello et al. 2018, arXiv 1805.04770; for several tasks Clark
+et al. 2019, arXiv 1907.04829). Cross entropy is linear in the label, so that of a mixed label is the mixture of both.
 """
 
 from __future__ import annotations
