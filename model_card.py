@@ -60,9 +60,9 @@ def facts_of(run: Path) -> Facts:
     folder = Path(model.get("path") or "")
     fetched = folder.parent.name == weights.WEIGHTS.name and "--" in folder.name  # see weights.hub_folder
     hub = known.hub if known else folder.name.replace("--", "/", 1) if fetched else None
-    options = config.get("options") or {}
-    options |= {name: value for name, value in without_places(options).items() if name == "distill"}
-    options = {name: value for name, value in options.items() if value not in (None, False, {})}
+    options = {name: value for name, value in (config.get("options") or {}).items() if value not in (None, False, {})}
+    if isinstance(options.get("distill"), list):
+        options["distill"] = " and ".join(without_places(options)["distill"])
     files = tuple(_files(config.get("data") or {}))
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
@@ -71,11 +71,7 @@ def facts_of(run: Path) -> Facts:
         base_hub=hub,
         base_sha256=model.get("sha256"),
         command=config["command"],
-        options={
-            name: " and ".join(value) if name == "distill" else value
-            for name, value in options.items()
-            if isinstance(value, str | int | float | bool) or name == "distill"
-        },
+        options={name: value for name, value in options.items() if isinstance(value, str | int | float | bool)},
         files=tuple((what, Path(path).name, rows, digest) for what, path, rows, digest in files),
         scores=tuple(_scores(scores if isinstance(scores, dict) else {})),
         versions=dict(config.get("versions") or {}),

@@ -47,7 +47,7 @@ from run import ROOT, Run, new_name
 from sampling import make_schedule
 from scalars import Scalars
 from similarity_scale import Scale, write_scales
-from soft_labels import find_teachers, soften
+from soft_labels import check_losses, find_teachers, soften
 from stopping import on_signals, stop_at_once
 from tasks import Task, selection_score
 from training import Stopped, Trainer, TrainingOptions
@@ -223,6 +223,7 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         recommended = " (recommended for this model and option)" if args.lr is None else ""
         asked = f"batch size {args.batch_size}, {counted(args.epochs, 'epoch')}, schedule {args.schedule}"
         say(f"lr         {lr:g}{recommended}, {asked}")
+        check_losses(job)
         taught_by = {} if args.resume else find_teachers(job)
         config = run_config(job, lr) | taught_by
         if args.resume:

@@ -70,7 +70,7 @@ def against_mean(runs: list[ReadRun]) -> list[dict]:
 
 
 def _mean(cells: list[dict | None]) -> dict | None:
-    """Of several runs' cells as of one run; None if one has none. Without a value if one has none, or on other rows."""
+    """Of several runs' cells as of one run; None if one lacks the task; no value if undefined, or on other rows."""
     if len(cells) == 1 or None in cells:
         return cells[0] if len(cells) == 1 else None
     if any(cell["rows"] != cells[0]["rows"] for cell in cells):

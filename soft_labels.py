@@ -89,27 +89,31 @@ def soften(job: Job, folder: Path, say: Say) -> None:
             rows.labels = mixed(TASKS[name], rows.labels, found, args.distill_weight)
 
 
-def find_teachers(job: Job) -> dict:
-    """What config.json says of the teachers: {"teachers": folder -> SHA-256 of its models}; {} without --distill.
-
-    In place of their names args.distill has their folders from here on. Raises InputError for a loss without soft
-    labels, and for teachers that can't be asked.
-    """
-    args = job.args
-    distill, smoothing = args.distill, args.label_smoothing
-    names, classes = [task.name for task in job.tasks], [task for task in job.tasks if task.label_kind != "score"]
+def check_losses(job: Job) -> None:
+    """Raises InputError for a loss without soft labels where labels are to be soft, and for nothing to be smoothed."""
+    distill, smoothing = job.args.distill, job.args.label_smoothing
     for task in job.tasks:
         if task.loss not in LOSSES and (distill or smoothing):
             option = "--distill" if distill else "--label_smoothing"
             raise InputError(f"{option}: the loss {task.loss} of {task.name} wants whole labels: leave one of both out")
-    if smoothing and not classes:
-        raise InputError(f"--label_smoothing {smoothing:g}: {', '.join(names)} has no classes: leave it out")
-    if not distill:
+    if smoothing and all(task.label_kind == "score" for task in job.tasks):
+        names = ", ".join(task.name for task in job.tasks)
+        raise InputError(f"--label_smoothing {smoothing:g}: {names} has no classes: leave it out")
+
+
+def find_teachers(job: Job) -> dict:
+    """What config.json says of the teachers: {"teachers": folder -> SHA-256 of its models}; {} without --distill.
+
+    In place of their names args.distill has their folders from here on. Raises InputError for teachers that can't be
+    asked.
+    """
+    args, names = job.args, [task.name for task in job.tasks]
+    if not args.distill:
         return {}
     members = _read_members(job)
     found = {str(member.run.folder.resolve()): _models(member) for member in members}
     if len(found) < len(members):
-        raise InputError(f"--distill {' '.join(distill)}: name each run once")
+        raise InputError(f"--distill {' '.join(args.distill)}: name each run once")
     for best in {folder for member in members for name, folder in member.folders.items() if name in names}:
         MultitaskBERT.from_pretrained(best)  # a damaged one is said before there is a run
     args.distill, args.distill_weight = list(found), WEIGHT if args.distill_weight is None else args.distill_weight

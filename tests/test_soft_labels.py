@@ -12,6 +12,7 @@ import result_row
 import soft_labels
 from files import read_json
 from losses import LOSSES
+from model_card import facts_of
 from run import Run
 from tasks import PARA, SST, STS
 from tensor_files import read_tensors, write_tensors
@@ -100,6 +101,8 @@ def test_a_student_learns_the_mean_of_labels_and_teachers(train, teachers, monke
     torch.testing.assert_close(seen["sst"], wanted)
     torch.testing.assert_close(seen["para"], 0.75 * given["para"] + 0.25 * kept["para"])
     assert (student / "best/model.safetensors").read_bytes() != (plain / "best/model.safetensors").read_bytes()
+    assert facts_of(student).options["distill"] == "one and other"
+    assert not facts_of(plain).options.keys() & {"distill", "distill_weight"}
     options = read_json(student / "config.json")["options"]
     assert options["distill"] == [str(folder.resolve()) for folder in teachers]
     assert "--distill one other --distill_weight 0.25" in result_row.row(student)["command"]
