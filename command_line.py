@@ -205,6 +205,7 @@ def build_parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--distill",
         type=text_given,
+        action="extend",
         nargs="+",
         metavar="RUN",
         help="learn what finished runs answer for the train rows, too (default: the labels alone)",
@@ -285,6 +286,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     where.add_argument(
         "--ensemble",
+        action="extend",
         nargs="+",
         type=text_given,
         metavar="RUN",

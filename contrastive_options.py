@@ -54,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--train",
         type=path_given,
+        action="extend",
         nargs="+",
         metavar="FILE",
         help="unsup, mlm: text files, a sentence a line, or .csv and .tsv with columns; sup: CSV of "
@@ -63,6 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--column",
         type=text_given,
+        action="extend",
         nargs="+",
         metavar="NAME",
         help=f"columns with sentences, not in sup (default: those there are of {', '.join(SENTENCE_COLUMNS)})",
@@ -70,6 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--exclude",
         type=path_given,
+        action="extend",
         nargs="+",
         metavar="PATH",
         help="evaluation sets, files or folders of any layout, whose sentences are left out of training and counted; "

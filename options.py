@@ -21,7 +21,7 @@ from errors import InputError
 from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
 from poolers import describe_options, parse_options, resolve_options
-from resuming import absolute, read_back, shown
+from resuming import absolute, read_back, shown, typed_options
 from run import ROOT, Run
 from tasks import SPLITS, TASKS, Task
 
@@ -68,7 +68,9 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
             f"--option {args.option} and --fine-tune-mode {args.fine_tune_mode} contradict each other: give one"
         )
     args.option = args.option or mode or "pretrain"
-    typed = _typed(parser, arguments, args)
+    typed = typed_options(parser, arguments)
+    if "fine_tune_mode" in typed:
+        typed = typed - {"fine_tune_mode"} | {"option"}
     if args.ensemble:
         idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name))
         if idle:
@@ -81,14 +83,6 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
         recipes.follow(args, typed)
     check_ranges(args)
     return args
-
-
-def _typed(parser: argparse.ArgumentParser, arguments: list[str] | None, args: argparse.Namespace) -> set[str]:
-    """The options that were given, whatever their value."""
-    untyped = object()  # a default stands only where nothing does, so what isn't this object was typed
-    marked = argparse.Namespace(**dict.fromkeys(vars(args), untyped))
-    typed = {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
-    return typed - {"fine_tune_mode"} | {"option"} if "fine_tune_mode" in typed else typed
 
 
 def is_file_option(name: str) -> bool:

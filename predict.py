@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=path_given, metavar="FILE", help="default: the terminal")
     parser.add_argument(
         "--columns",
+        action="extend",
         nargs="+",
         type=text_given,
         metavar="NAME",

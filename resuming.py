@@ -22,9 +22,9 @@ BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "modules.jso
 PLACES = ("help", "run", "resume")  # options that say which run, and are no part of it
 
 
-def typed_options(parser: argparse.ArgumentParser, arguments: list[str]) -> set[str]:
-    """Names of the options that were typed: a default stands only where nothing does."""
-    untyped = object()
+def typed_options(parser: argparse.ArgumentParser, arguments: list[str] | None) -> set[str]:
+    """Names of the options that were typed, whatever their value: a default stands only where nothing does."""
+    untyped = []  # a list, since an option that may be said twice adds to what is there
     marked = argparse.Namespace(**dict.fromkeys((action.dest for action in parser._actions), untyped))
     return {name for name, value in vars(parser.parse_args(arguments, marked)).items() if value is not untyped}
 

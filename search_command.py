@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of Cranfield's judgements: all (default), or positive, without the documents that queries came from",
     )
     judge.add_argument(
-        "--recall_at", type=int, nargs="+", metavar="K", default=list(RECALL_AT), help="default 10 100, as BEIR reports"
+        "--recall_at", type=int, action="extend", nargs="+", metavar="K", help="default 10 100, as BEIR reports"
     )
     judge.add_argument(
         "--approximate", action="store_true", help="judge the graph's answers, too, and their share of the exact ones"
@@ -114,6 +114,7 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
         type=text_given,
+        action="extend",
         nargs="+",
         metavar="NAME",
         help="of CSV or JSONL, what is searched (default: title, where there is one, and text)",
@@ -237,8 +238,9 @@ def _queries(args: argparse.Namespace, note: Callable[[str], object]) -> list[Do
 
 
 def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
-    if any(k < 1 for k in args.recall_at):
-        raise InputError(f"--recall_at {min(args.recall_at)}: wanted 1 or more")
+    recall_at = sorted(set(args.recall_at or RECALL_AT))
+    if recall_at[0] < 1:
+        raise InputError(f"--recall_at {recall_at[0]}: wanted 1 or more")
     if args.approximate:
         if args.index is None:
             raise InputError("--approximate: its graph stands beside an index: name one with --index")
@@ -247,7 +249,6 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         check_writable(args.json)
     collection = read_collection(args.collection, args.split, args.judged)
     encoder = load_encoder(args)
-    recall_at = sorted(set(args.recall_at))
     judged = sum(map(len, collection.relevant.values()))
     say(f"model   {encoder.name}, pooler {encoder.pooler_name}, at most {encoder.max_length} tokens of a text")
     judgements = f"{judged:,} relevant answers ({args.judged}) in {short(collection.judgements)}"

@@ -180,6 +180,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         type=path_given,
+        action="extend",
         nargs="+",
         metavar="DIR",
         help="folders in and below which data sets are looked for (default: where training would look)",
@@ -193,6 +194,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exclude",
         type=path_given,
+        action="extend",
         nargs="+",
         metavar="PATH",
         help="files or folders of any layout: pairs that hold a sentence of them are left out and counted; name what "

@@ -206,6 +206,19 @@ def test_values_that_no_option_should_take(name, root):
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_of_several_values_may_be_said_twice(name):
+    """Both count: argparse's own would take the last and drop the others without a word."""
+    for action in COMMANDS[name][1]()._actions:
+        if action.option_strings and action.nargs in ("+", "*"):
+            parser = argparse.ArgumentParser()
+            parser._add_action(action)
+            given = ["7", "8", "9"] if action.type is int else ["a", "b", "c"]
+            option = action.option_strings[-1]
+            found = vars(parser.parse_args([option, given[0], option, *given[1:]]))[action.dest]
+            assert list(map(str, found)) == given, option
+
+
 def is_finite(text: str) -> bool:
     try:
         return math.isfinite(float(text))
