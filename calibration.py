@@ -19,6 +19,7 @@ from scipy.special import expit
 from batches import TaskData
 from distributed import ALONE, Processes
 from evaluation import outputs_of
+from heads import TaskHead
 from model import MultitaskBERT
 
 CALIBRATION_PAIRS = 256
@@ -37,13 +38,18 @@ def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
         model.calibrate(rows.batch(some).to(model.device), share)
 
 
+def is_settled(head: TaskHead) -> bool:
+    """Whether a head is judged and kept with another offset than the learned one."""
+    return head.cosine and head.offset is not None
+
+
 @contextmanager
 def settled(
     model: MultitaskBERT, train: dict[str, TaskData], seed: int, processes: Processes = ALONE
 ) -> Iterator[None]:
     """For as long as this lasts, every cosine score has the offset of above; then the learned one again, to the bit."""
     heads = {name: model.heads[name] for name in train}
-    offsets = {name: head.offset for name, head in heads.items() if head.cosine and head.offset is not None}
+    offsets = {name: head.offset for name, head in heads.items() if is_settled(head)}
     learned = {name: offset.detach().clone() for name, offset in offsets.items()}
     try:
         with torch.no_grad():

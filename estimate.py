@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from calibration import SETTLING_PAIRS, is_settled
 from evaluation import EVALUATION_BATCH
 from gradients import random_state, set_random_state
 from model import MultitaskBERT
@@ -133,13 +134,16 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str, 
 
     Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
     encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
-    dropout is on. passes: how often a batch goes through the model, forward and backward.
+    dropout is on. passes: how often a batch goes through the model, forward and backward. Where the offset of a pair's
+    score is settled for each evaluation, its train pairs are predicted, too.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
         tokens = 3 * passes * left.epochs * train + left.evaluations * dev + test
+        if is_settled(model.heads[name]):  # not for the best model, which is kept as it was judged
+            tokens += (left.evaluations - 1) * train * min(1, SETTLING_PAIRS / len(splits["train"]))
         if option == "finetune":
             operations += 2 * (encoder + head) * tokens
         else:

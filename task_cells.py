@@ -152,7 +152,9 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
             (f"{scale.batch_size[option]} rows a batch", scale.batch_size[option], table.batch_size),
         ):
             counts.append(what + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
-        said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{theirs}")
+        several = any("accumulate" in row.options for row in table.rows if row.option == option)
+        times = ", times the square root of the batches of a step" if several else ""
+        said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{times}{theirs}")
     if table.of_a_paper and scale.model_name != table.encoder:
         said.append(f"the paper's encoder is {table.encoder}, so the difference is not the program's alone")
     for task in dict.fromkeys(column.task for column in table.columns):

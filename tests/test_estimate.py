@@ -102,6 +102,17 @@ def test_operations_of_pretrain_with_the_encoders_dropout_on(build, data):
     assert count_operations(model, data, ALL, "pretrain") == wanted
 
 
+def test_operations_of_settling_the_offset(build, data, monkeypatch):
+    """Of one of the two train pairs, before training and after each epoch; the best model is kept as it was judged."""
+    monkeypatch.setattr(estimate, "is_settled", lambda head: True)
+    monkeypatch.setattr(estimate, "SETTLING_PAIRS", 1)
+    wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN / 2)
+    assert count_operations(build("finetune"), data, ALL, "finetune") == wanted
+    monkeypatch.setattr(estimate, "SETTLING_PAIRS", 100)
+    wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN)
+    assert count_operations(build("finetune"), data, ALL, "finetune") == wanted
+
+
 def test_batches_of_evaluation(data, monkeypatch):
     assert count_batches(data, ALL) == 4 + 1
     monkeypatch.setattr(estimate, "EVALUATION_BATCH", 1)
