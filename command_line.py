@@ -196,6 +196,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="batches whose mean gradient makes a step, mixed with --schedule even (default 1)",
     )
     how.add_argument(
+        "--pcgrad",
+        action="store_true",
+        help="project tasks' gradients that conflict in a step; wants --accumulate (default: off)",
+    )
+    how.add_argument(
         "--label_smoothing",
         type=float,
         metavar="E",
@@ -304,9 +309,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     files = parser.add_argument_group(
         "the course's file names",
-        "--TASK_train FILE, --TASK_dev FILE, --TASK_test FILE (default: as the course names them, in --data) and "
-        "--TASK_dev_out FILE, --TASK_test_out FILE (default: predictions/TASK-dev-output.csv and TASK-test-output.csv "
-        f"beside this program), where TASK is one of {', '.join(TASKS)}",
+        "--TASK_train, --TASK_dev, --TASK_test FILE (default: the course's names, in --data); --TASK_dev_out, "
+        "--TASK_test_out FILE (default: predictions/TASK-dev-output.csv, -test-); "
+        f"TASK: {', '.join(TASKS)}",
     )
     for name in TASKS:
         for role in (*SPLITS, "dev_out", "test_out"):

@@ -162,18 +162,18 @@ def count_batches(data: dict, left: Left) -> int:
 
 
 def count_memory(
-    model: MultitaskBERT, data: dict, batch_size: int, option: str, passes: int = 1, accumulate: int = 1
+    model: MultitaskBERT, data: dict, batch_size: int, option: str, passes: int = 1, sums: int = 0
 ) -> float:
     """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass.
 
-    accumulate: batches that make a step; of more than one there is the sum of gradients beside the last one's.
+    sums: of several batches' gradients that are kept beside the last one's, see Accumulation and PCGrad.
     """
     learning, total = count_parameters(model)
     rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
     layers = model.bert.config.num_hidden_layers if option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
     kept = passes * batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
-    return FLOAT_BYTES * (total + (3 + (accumulate > 1)) * learning + kept)
+    return FLOAT_BYTES * (total + (3 + sums) * learning + kept)
 
 
 def count_seconds(
@@ -202,16 +202,16 @@ def describe_cost(
     option: str,
     position: tuple[int, int] | None = None,
     passes: int = 1,
-    accumulate: int = 1,
+    sums: int = 0,
 ) -> str:
     """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
 
     position: see Left.of; then the time is that of the rest. passes: see count_operations.
-    accumulate: see count_memory.
+    sums: see count_memory.
     """
     learning, total = count_parameters(model)
     seconds = count_seconds(model, data, schedule, option, position, passes)
-    memory = count_memory(model, data, schedule.batch_size, option, passes, accumulate)
+    memory = count_memory(model, data, schedule.batch_size, option, passes, sums)
     rest = "" if position is None else " more"
     return (
         f"learning   {learning:,} of {total:,} parameters; about {show_duration(seconds)}{rest} on this device, "

@@ -269,6 +269,7 @@ RECIPE = Table(
         _shared("best; R-Drop", "best-rdrop", BEST | {"r_drop": "1"}),
         _shared("best; MeanMax", "best-max", BEST | {"pooler": "mean_max"}),
         _shared("best; label smoothing", "best-smooth", BEST | {"label_smoothing": "0.1"}),
+        _shared("best; conflicting gradients projected (PCGrad)", "best-pcgrad", BEST | {"pcgrad": ""}),
         _shared("best; half its labels from three of it", "best-distilled", BEST, teacher=BEST_ROW),
     ),
     compared_with="best",

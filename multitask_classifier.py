@@ -75,7 +75,8 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), args.accumulate))
+    kept = 0 if args.accumulate == 1 else len(tasks) if args.pcgrad else 1
+    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), kept))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():
@@ -108,6 +109,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
         quiet=args.quiet,
         average=args.average,
         accumulate=args.accumulate,
+        pcgrad=args.pcgrad,
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None

@@ -135,6 +135,12 @@ def check_ranges(args: argparse.Namespace) -> None:
         if args.pooler is None:
             raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
         resolve_options(args.pooler, parse_options(args.pooler_options))
+    alone = args.schedule == "separate" or "," not in args.tasks
+    if args.pcgrad and (args.accumulate == 1 or args.option == "pretrain" or alone):
+        raise InputError(
+            "--pcgrad: it compares what several tasks of one step want of the encoder: say --option finetune "
+            "--accumulate 3 --schedule even, and --tasks with two or more"
+        )
     if args.device and args.use_gpu and torch_device(args.device).type == "cpu":
         raise InputError(f"--use_gpu and --device {args.device} contradict each other: give one")
 

@@ -28,6 +28,7 @@ from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
 from gradients import Gradients, out_of_memory, random_state
 from layer_rates import parameter_groups
 from optimizer import AdamW, clip_grad_norm
+from pcgrad import PCGrad
 from precision import FULL, Precision
 from run import Run
 from sampling import Schedule, Step
@@ -53,7 +54,7 @@ class TrainingOptions:
     after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
     non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch. average: decay of the moving
     average of the weights that is judged and kept, 0 for the weights themselves. accumulate: batches whose mean
-    gradient makes a step; what is called a step elsewhere is a batch.
+    gradient makes a step; what is called a step elsewhere is a batch. pcgrad: each task's is projected before.
     """
 
     epochs: int = 10
@@ -73,6 +74,7 @@ class TrainingOptions:
     non_finite: str = "stop"
     average: float = 0.0
     accumulate: int = 1
+    pcgrad: bool = False
 
 
 class Stopped(Exception):
@@ -134,7 +136,7 @@ class Trainer:
         groups = parameter_groups(self.learning, options.lr, options.layer_decay, options.head_lr)
         self.optimizer = AdamW(groups, weight_decay=options.weight_decay)
         self.average = Average(self.learning, options.average) if options.average else None
-        self.accumulation = Accumulation(self.learning.values())
+        self.accumulation = (PCGrad if options.pcgrad else Accumulation)(self.learning.values(), options.seed)
         self.scaler = precision.scaler(model.device)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
@@ -297,10 +299,10 @@ class Trainer:
         good = self.looks_late or self._read_losses(say) or (half and not several)
         if several:
             if good:
-                self.accumulation.add()
+                self.accumulation.add(task)
             if not whole:
                 return
-            good = self.accumulation.put()
+            good = self.accumulation.put(self.steps_made)
             if good and self.options.clip:
                 self._clip()
         if good:

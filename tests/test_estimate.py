@@ -130,7 +130,7 @@ def test_memory(build, data):
     kept = 24 * 4 * 8 * average  # batch size 8
     assert count_memory(build("finetune"), data, 8, "finetune") == 4 * (4 * (encoder + head) + (3 + 2) * kept)
     assert count_memory(build("pretrain"), data, 8, "pretrain") == 4 * (encoder + 4 * head + 2 * kept)
-    several = count_memory(build("finetune"), data, 8, "finetune", accumulate=3)  # the sum of gradients, once more
+    several = count_memory(build("finetune"), data, 8, "finetune", sums=1)  # the sum of gradients, once more
     assert several == 4 * (5 * (encoder + head) + (3 + 2) * kept)
 
 

@@ -1,0 +1,57 @@
+"""PCGrad: where the gradients of a step's tasks conflict, each gives up what would undo another's progress.
+
+Yu et al. 2020, "Gradient Surgery for Multi-Task Learning" (arXiv 2001.06782), algorithm 1. Two gradients conflict where
+their dot product is negative; one then loses its part along the other, which leaves it at a right angle.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from accumulation import Accumulation
+
+
+class PCGrad(Accumulation):
+    """The mean of several batches' gradients, of which each task's was projected first.
+
+    Done for parameters that all tasks of the step use, which is the encoder; a head's gradient is its task's alone. Two
+    batches of one task are one gradient, their sum. It keeps a sum for each task, so so many times the memory.
+    """
+
+    def key(self, task: str) -> str:
+        return task
+
+    def combined(self, step: int) -> list[torch.Tensor | None]:
+        sums = [self.sums[task] for task in sorted(self.sums)]
+        shared = [all(part is not None for part in parts) for parts in zip(*sums, strict=True)]
+        vectors = [[part for part, use in zip(parts, shared, strict=True) if use] for parts in sums]
+        if len(sums) < 2 or not any(shared):
+            return super().combined(step)
+        rows = [torch.stack([_dot(a, b) for b in vectors]) for a in vectors]
+        shares = projected(torch.stack(rows).double().cpu().numpy(), np.random.default_rng([self.seed, step]))
+        return [
+            sum(part * share for part, share in zip(parts, shares.tolist(), strict=True)) if use else self.total(parts)
+            for parts, use in zip(zip(*sums, strict=True), shared, strict=True)
+        ]
+
+
+def projected(products: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """How many times each gradient (T,) is in the sum of all, projected: 1 for each where none conflict.
+
+    products: their dot products (T, T), from which everything follows, since what is left of one is a sum of all.
+    Against which of the others each is projected first is drawn at random, as in the paper.
+    """
+    total = np.zeros(len(products))
+    for own in range(len(products)):
+        shares = np.eye(len(products))[own]
+        for other in rng.permutation(len(products)):
+            along = shares @ products[:, other]
+            if other != own and along < 0:
+                shares[other] -= along / products[other, other]
+        total += shares
+    return total
+
+
+def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> torch.Tensor:
+    return sum(torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True))
