@@ -286,33 +286,21 @@ class Trainer:
         enough that no file gets what they did. With fp16 a gradient that overflowed makes no step, and a smaller scale:
         that is the scaler's work, and no fault of the batch.
         """
-        half, several, norm = self.scaler.is_enabled(), self.options.accumulate > 1, torch.zeros_like(loss)
-        if self.options.clip and not several:
-            found = self._clip()
-            norm = norm if half else found
-        elif not half:
-            norm = gradient_norm(self.learning.values())
+        half = self.scaler.is_enabled()
+        norm = torch.zeros_like(loss) if half else gradient_norm(self.learning.values())
         ids = named([self.data[task].ids[row] for row in rows])
         place = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}, task {task}, rows {ids}"
         both = torch.stack([loss.float(), norm.float().to(loss.device)])
         self.unread.append((both, task, place, self.steps_made + 1))
-        good = self.looks_late or self._read_losses(say) or (half and not several)
-        if several:
-            if good:
-                self.accumulation.add(task)
-            if not whole:
-                return
-            good = self.accumulation.put(self.steps_made)
-            if good and self.options.clip:
-                self._clip()
-        if good:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-
-    def _clip(self) -> torch.Tensor:
-        """Clip the gradients, without fp16's scale; returns the norm that they had."""
-        self.scaler.unscale_(self.optimizer)
-        return clip_grad_norm(self.learning.values(), self.options.clip)
+        if self.looks_late or self._read_losses(say):
+            self.accumulation.add(task)
+        if not whole or not self.accumulation.put(self.steps_made):
+            return
+        if self.options.clip:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm(self.learning.values(), self.options.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def _read_losses(self, say: Callable[[str], None]) -> bool:
         """Take note of the losses not read yet, on a GPU this waits for it; whether the last one could be used.
