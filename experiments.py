@@ -270,7 +270,7 @@ RECIPE = Table(
         _shared("best; MeanMax", "best-max", BEST | {"pooler": "mean_max"}),
         _shared("best; label smoothing", "best-smooth", BEST | {"label_smoothing": "0.1"}),
         _shared("best; conflicting gradients projected (PCGrad)", "best-pcgrad", BEST | {"pcgrad": ""}),
-        _shared("best; twice the batch, two of them", "best-batch", BEST | {"batch_size": "64", "accumulate": "2"}),
+        _shared("best; steps of six batches", "best-six", BEST | {"accumulate": "6"}),
         Row("best; CFIMDB as a fourth task", "best-cfimdb", "finetune", BEST, (TOGETHER[0] + ("cfimdb",),)),
         _shared("best; half its labels from three of it", "best-distilled", BEST, teacher=BEST_ROW),
     ),
