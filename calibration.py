@@ -1,9 +1,10 @@
-"""Scale and offset of a pair's score: where training begins, and the offset a model is judged and kept with.
+"""Scale and offset of a pair's score: where training begins, and the offsets a model is judged and kept with.
 
-calibrate: see TaskHead.calibrate. settled: the offset is learned while dropout makes two sentences less alike than they
-are (|a - b| larger, their cosine smaller), so without it every pair looks more like a paraphrase than in training. What
-is judged has the offset under which the mean probability of train pairs is their share of positive labels, as the
-minimum of the loss over an offset has it: calibration in the large (Van Calster et al. 2019, BMC Medicine 17:230).
+calibrate: see TaskHead.calibrate. settled: offsets are learned under dropout, which makes two sentences less alike than
+they are (|a - b| larger, their cosine smaller) and a logit less sure; so without it every pair looks more like a
+paraphrase than in training, and more sentences very negative or very positive. What is judged has the offsets, one a
+class, under which the mean probability of train rows is their share of the labels, as the minimum of the cross entropy
+over an offset has it: calibration in the large (Van Calster et al. 2019, BMC Medicine 17:230).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import expit
+import torch.nn.functional as F
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, logsumexp, softmax
 
 from batches import TaskData
 from distributed import ALONE, Processes
@@ -23,7 +25,8 @@ from heads import TaskHead
 from model import MultitaskBERT
 
 CALIBRATION_PAIRS = 256
-SETTLING_PAIRS = 1024
+SETTLING_ROWS, SETTLING_PAIRS = 4096, 1024  # of one text and of two, which cost more
+SETTLED = ("cosine", "all", "none")
 AT_ONCE = 64
 LARGEST = 1e6  # score that an offset could still be added to
 FAR = 40.0  # a logit beyond all others by this much is a probability of 0 or 1
@@ -38,23 +41,31 @@ def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
         model.calibrate(rows.batch(some).to(model.device), share)
 
 
-def is_settled(head: TaskHead) -> bool:
-    """Whether a head is judged and kept with another offset than the learned one."""
-    return head.cosine and head.offset is not None
+def is_settled(head: TaskHead, which: str = "cosine") -> bool:
+    """Whether a head is judged and kept with another offset than the learned one. which: one of SETTLED."""
+    return which != "none" and head.class_bias is not None and (head.cosine or which == "all")
+
+
+def rows_to_settle(rows: TaskData) -> int:
+    """How many train rows are asked, at most, for each evaluation."""
+    return min(len(rows), SETTLING_PAIRS if rows.task.is_pair else SETTLING_ROWS)
 
 
 @contextmanager
 def settled(
-    model: MultitaskBERT, train: dict[str, TaskData], seed: int, processes: Processes = ALONE
+    model: MultitaskBERT, train: dict[str, TaskData], seed: int, which: str = "cosine", processes: Processes = ALONE
 ) -> Iterator[None]:
-    """For as long as this lasts, every cosine score has the offset of above; then the learned one again, to the bit."""
+    """For as long as this lasts, these heads have the offsets of above; then the learned ones again, to the bit.
+
+    which: one of SETTLED: the heads whose score is a cosine, all that give logits of classes, or none.
+    """
     heads = {name: model.heads[name] for name in train}
-    offsets = {name: head.offset for name, head in heads.items() if is_settled(head)}
+    offsets = {name: head.class_bias for name, head in heads.items() if is_settled(head, which)}
     learned = {name: offset.detach().clone() for name, offset in offsets.items()}
     try:
         with torch.no_grad():
             for name, offset in offsets.items():
-                offset += missing_offset(model, train[name], seed)
+                offset += torch.from_numpy(missing_offset(model, train[name], seed)).to(offset)
         processes.copy_from_first(offsets.values())
         yield
     finally:
@@ -64,19 +75,32 @@ def settled(
 
 
 @torch.no_grad()
-def missing_offset(model: MultitaskBERT, rows: TaskData, seed: int) -> float:
-    """What a binary score lacks for its mean probability to be the labels' mean, on some train pairs without dropout.
+def missing_offset(model: MultitaskBERT, rows: TaskData, seed: int) -> np.ndarray:
+    """What logits lack for their mean probability to be the labels' mean, on some train rows without dropout.
 
-    0 where all their labels are the same, or a score is no number or a huge one, which predicting says better.
+    (C,) of classes, () of a binary score. 0 where a class has no label among them, or an output is no number or a huge
+    one, which predicting says better.
     """
-    some = np.random.default_rng(seed).permutation(len(rows))[:SETTLING_PAIRS]
+    some = np.random.default_rng(seed).permutation(len(rows))[: rows_to_settle(rows)]
     was_training = model.training
     model.eval()
     parts = np.array_split(some, -(-len(some) // AT_ONCE))
     found = [outputs_of(model, rows, part, rows.parts(part, None, model.device)).cpu() for part in parts]
-    scores = torch.cat(found).double().numpy()
+    logits = torch.cat(found).double().numpy()
     model.train(was_training)
-    share = rows.labels[torch.from_numpy(some)].double().mean().item()
-    if not 0 < share < 1 or not abs(scores).max() < LARGEST:
-        return 0.0
-    return brentq(lambda more: expit(scores + more).mean() - share, -scores.max() - FAR, -scores.min() + FAR)
+    labels = rows.labels[torch.from_numpy(some)]
+    if logits.ndim > labels.ndim:
+        labels = F.one_hot(labels, logits.shape[1])
+    share = labels.double().mean(dim=0).numpy()
+    if not abs(logits).max() < LARGEST or not (0 < share).all() or not (share < 1).all():
+        return np.zeros_like(share)
+    if logits.ndim == 1:
+        return np.array(
+            brentq(lambda more: expit(logits + more).mean() - share, -logits.max() - FAR, FAR - logits.min())
+        )
+
+    def cross_entropy(more: np.ndarray) -> tuple[float, np.ndarray]:
+        moved = logits + more
+        return logsumexp(moved, axis=1).mean() - share @ more, softmax(moved, axis=1).mean(axis=0) - share
+
+    return minimize(cross_entropy, np.zeros_like(share), jac=True, method="BFGS", options={"gtol": 1e-7}).x

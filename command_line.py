@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from calibration import SETTLED
 from finite import WAYS
 from frozen import CACHE_GB
 from heads import PAIR_SCORES
@@ -45,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     modes = ", ".join(f"{mode} = {option}" for mode, option in FINE_TUNE_MODES.items())
     what = parser.add_argument_group("what to train")
-    what.add_argument("-h", "--help", action="help", help="show this help message and exit")
+    what.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     what.add_argument(
         "--option",
         choices=OPTIONS,
@@ -227,6 +228,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="ALPHA",
         default=0.0,
         help="R-Drop: each batch twice, both answers drawn together with this weight (default 0: once)",
+    )
+    how.add_argument(
+        "--settle",
+        choices=SETTLED,
+        metavar="WHICH",
+        default="cosine",
+        help="offsets to judge by, set on train rows without dropout: all, none (default: cosine)",
     )
     how.add_argument(
         "--non_finite",

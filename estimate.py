@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from calibration import SETTLING_PAIRS, is_settled
+from calibration import is_settled, rows_to_settle
 from evaluation import EVALUATION_BATCH
 from gradients import random_state, set_random_state
 from model import MultitaskBERT
@@ -129,21 +129,23 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def count_operations(model: MultitaskBERT, data: dict, left: Left, option: str, passes: int = 1) -> float:
+def count_operations(
+    model: MultitaskBERT, data: dict, left: Left, option: str, passes: int = 1, settle: str = "cosine"
+) -> float:
     """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
 
     Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
     encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
-    dropout is on. passes: how often a batch goes through the model, forward and backward. Where the offset of a pair's
-    score is settled for each evaluation, its train pairs are predicted, too.
+    dropout is on. passes: how often a batch goes through the model, forward and backward. settle: whose offsets are
+    settled for each evaluation, for which some train rows are predicted, too.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
         tokens = 3 * passes * left.epochs * train + left.evaluations * dev + test
-        if is_settled(model.heads[name]):  # not for the best model, which is kept as it was judged
-            tokens += (left.evaluations - 1) * train * min(1, SETTLING_PAIRS / len(splits["train"]))
+        if is_settled(model.heads[name], settle):  # not for the best model, which is kept as it was judged
+            tokens += (left.evaluations - 1) * train * rows_to_settle(splits["train"]) / len(splits["train"])
         if option == "finetune":
             operations += 2 * (encoder + head) * tokens
         else:
@@ -183,16 +185,17 @@ def count_seconds(
     option: str,
     position: tuple[int, int] | None = None,
     passes: int = 1,
+    settle: str = "cosine",
 ) -> float:
     """Seconds that all, or the rest, of a run takes about, at the speed of the moment.
 
-    position: see Left.of. passes: see count_operations.
+    position: see Left.of. passes, settle: see count_operations.
     """
     left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
     step, batch = measured_step(model, data)
     steps = passes * left.steps * step + count_batches(data, left) * batch
-    return count_operations(model, data, left, option, passes) / speed + steps
+    return count_operations(model, data, left, option, passes, settle) / speed + steps
 
 
 def describe_cost(
@@ -203,14 +206,15 @@ def describe_cost(
     position: tuple[int, int] | None = None,
     passes: int = 1,
     sums: int = 0,
+    settle: str = "cosine",
 ) -> str:
     """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
 
-    position: see Left.of; then the time is that of the rest. passes: see count_operations.
+    position: see Left.of; then the time is that of the rest. passes, settle: see count_operations.
     sums: see count_memory.
     """
     learning, total = count_parameters(model)
-    seconds = count_seconds(model, data, schedule, option, position, passes)
+    seconds = count_seconds(model, data, schedule, option, position, passes, settle)
     memory = count_memory(model, data, schedule.batch_size, option, passes, sums)
     rest = "" if position is None else " more"
     return (

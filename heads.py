@@ -195,6 +195,13 @@ class TaskHead(nn.Module):
         return self.offset is not None or self.scale is not None
 
     @property
+    def class_bias(self) -> nn.Parameter | None:
+        """What is added to every row's logits, (C,), or () to a pair's score; None where outputs are no such logits."""
+        if self.dot or self.cosine:
+            return self.offset
+        return self.output.bias if self.task.loss in ("cross_entropy", "binary_cross_entropy") else None
+
+    @property
     def first_token_only(self) -> bool:
         """Whether the encoder's output is read at every sentence's first token alone."""
         return self.pooler.first_token_only and not self.attention

@@ -76,7 +76,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
     kept = 0 if args.accumulate == 1 else len(tasks) if args.pcgrad else 1
-    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), kept))
+    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), kept, args.settle))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():
@@ -113,7 +113,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     )
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
     scalars = partial(Scalars, run.folder, say=say) if args.tensorboard else None
-    as_judged = partial(settled, model, train, args.seed, processes)
+    as_judged = partial(settled, model, train, args.seed, args.settle, processes)
     gradients = partial(RDrop, alpha=args.r_drop) if args.r_drop else Gradients
     trainer = Trainer(
         model,

@@ -101,7 +101,7 @@ class TaskCell(Cell):
         name = "sequential" if args.schedule == "separate" else args.schedule
         schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
         learning, total = count_parameters(model)
-        seconds = count_seconds(model, job.data, schedule, args.option, position, passes(args.r_drop))
+        seconds = count_seconds(model, job.data, schedule, args.option, position, passes(args.r_drop), args.settle)
         return seconds, FLOAT_BYTES * (total + STATES * learning)
 
     def selecting(self) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""The offset that a model is judged and kept with: right without dropout, gone again afterwards, kept in best/.
+"""The offsets that a model is judged and kept with: right without dropout, gone again afterwards, kept in best/.
 
-Calibration in the large: the mean probability is the share of positive labels.
+Calibration in the large: the mean probability is the share of the labels, of each class.
 """
 
 from pathlib import Path
@@ -12,12 +12,12 @@ from test_multitask_classifier import command, root  # noqa: F401
 from test_training import Bench
 
 from batches import TaskData
-from calibration import SETTLING_PAIRS, missing_offset, settled
+from calibration import SETTLED, SETTLING_PAIRS, SETTLING_ROWS, is_settled, missing_offset, settled
 from datasets import Example, Table
 from files import read_json
 from model import ModelConfig, MultitaskBERT
 from run import Run
-from tasks import PARA, STS
+from tasks import COLA, PARA, SST, STS
 
 WORDS = ["film", "dog", "cat", "mat", "good", "bad"]
 
@@ -25,6 +25,7 @@ WORDS = ["film", "dog", "cat", "mat", "good", "bad"]
 def rows_of(tokenizer, task, labels):
     some = np.random.default_rng(0)
     pairs = [(" ".join(some.choice(WORDS, 3)), " ".join(some.choice(WORDS, 3))) for _ in labels]
+    pairs = pairs if task.is_pair else [(first, None) for first, _ in pairs]
     examples = [
         Example(f"r{i}", *pair, label, i + 2) for i, (pair, label) in enumerate(zip(pairs, labels, strict=True))
     ]
@@ -109,10 +110,75 @@ def test_a_fixed_number_of_pairs_is_asked(tiny, tiny_tokenizer, monkeypatch):
     assert sum(asked) == SETTLING_PAIRS
 
 
-def test_other_scores_are_left_alone(tiny, tiny_tokenizer):
-    rows, model = rows_of(tiny_tokenizer, PARA, [1.0, 0.0, 0.0]), build(tiny, pair_score="calibrated")
+def test_of_single_texts_more_are_asked(tiny, tiny_tokenizer, monkeypatch):
+    (model, rows), asked = classes(tiny, tiny_tokenizer, [0, 1, 2, 3, 4] * 900), []
+    monkeypatch.setattr(model, "outputs", lambda batch: asked.append(len(batch)) or torch.zeros(len(batch), 5))
+    missing_offset(model, rows, seed=1)
+    assert sum(asked) == SETTLING_ROWS < len(rows)
+
+
+def classes(tiny, tokenizer, labels, task=SST, **head):
+    """A model with a head for classes, its maps large, and rows with these labels."""
+    model = MultitaskBERT(ModelConfig.for_tasks([task.name], attention={task.name: 0}, **head), tiny())
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.heads[task.name].output.weight, std=1.0)
+    rows = rows_of(tokenizer, task, labels)
+    return model, rows
+
+
+@pytest.mark.parametrize("task, labels", [(SST, [0, 1, 1, 2, 3, 3, 3, 4]), (COLA, [0, 1, 1, 1])])
+def test_the_mean_probability_of_each_class_is_its_share(task, labels, tiny, tiny_tokenizer):
+    model, rows = classes(tiny, tiny_tokenizer, labels * 10, task)
+    wanted = torch.bincount(torch.tensor(labels)) / len(labels)
+    batch, bias = rows.batch(np.arange(len(rows))), model.heads[task.name].output.bias
+    learned = bias.detach().clone()
+    with torch.no_grad(), settled(model.eval(), {task.name: rows}, 3, "all"):
+        found = model.outputs(batch).softmax(dim=1).mean(dim=0)
+        loss = batch.loss(model.outputs(batch), batch.labels)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    assert torch.equal(bias, learned)
+    with torch.no_grad():
+        assert loss < batch.loss(model.outputs(batch), batch.labels)  # no other offsets have a lower one on these rows
+
+
+def test_soft_labels_are_shares(tiny, tiny_tokenizer):
+    model, rows = classes(tiny, tiny_tokenizer, [0, 1, 2, 3, 4])
+    rows.labels = torch.full((5, 5), 0.2)
+    found = missing_offset(model, rows, seed=1)
+    with torch.no_grad():
+        outputs = model.eval().outputs(rows.batch(np.arange(5)))
+    mean = (outputs + torch.from_numpy(found)).softmax(dim=1).mean(dim=0)
+    torch.testing.assert_close(mean, torch.full((5,), 0.2).double(), atol=1e-5, rtol=0)
+
+
+def test_a_class_that_no_row_has_leaves_all_alone(tiny, tiny_tokenizer):
+    model, rows = classes(tiny, tiny_tokenizer, [0, 1, 2, 3, 3])
+    assert (missing_offset(model, rows, seed=1) == 0).all()
+
+
+@pytest.mark.parametrize("which", SETTLED)
+def test_whose_offsets(which, tiny, tiny_tokenizer):
+    """A plain dot product has none, and neither has a score without classes or a loss that knows their order."""
+    settled_by = {
+        "cosine": {"cosine"},
+        "all": {"cosine", "calibrated", "classes", "joint"},
+        "none": set(),
+    }
+    kinds = {kind: build(tiny, pair_score=kind).heads["para"] for kind in ("cosine", "calibrated", "dot")}
+    kinds["score"] = build(tiny).heads["sts"]
+    both = {"para": 0, "sts": 0}
+    joint = MultitaskBERT(ModelConfig.for_tasks([*both], attention=both, pair_encoding="joint"), tiny())
+    kinds |= {"joint": joint.heads["para"], "joint score": joint.heads["sts"]}
+    for name, loss in (("classes", {}), ("coral", {"sst": "coral"}), ("twice", {"sst": "softmax_twice"})):
+        kinds[name] = classes(tiny, tiny_tokenizer, [0], losses=loss)[0].heads["sst"]
+    assert {name for name, head in kinds.items() if is_settled(head, which)} == settled_by[which]
+
+
+@pytest.mark.parametrize("pair_score, which", [("calibrated", "cosine"), ("cosine", "none"), ("dot", "all")])
+def test_other_scores_are_left_alone(pair_score, which, tiny, tiny_tokenizer):
+    rows, model = rows_of(tiny_tokenizer, PARA, [1.0, 0.0, 0.0]), build(tiny, pair_score=pair_score)
     before = {name: p.clone() for name, p in model.state_dict().items()}
-    with settled(model, {"para": rows}, seed=1):
+    with settled(model, {"para": rows}, 1, which):
         assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
 
 
@@ -139,8 +205,9 @@ def test_what_is_judged_is_what_is_kept(tmp_path, tiny, tiny_tokenizer):
         assert torch.equal(p, trainer.learning[name]), name
 
 
-def test_untrained_what_is_judged_is_what_answers(command, root):  # noqa: F811
-    found = command("--epochs", "0", "--attention", "0", "--pair_score", "cosine", "--tasks", "para", "--run", "none")
+@pytest.mark.parametrize("words", ["--pair_score cosine", "--settle all"])
+def test_untrained_what_is_judged_is_what_answers(words, command, root):  # noqa: F811
+    found = command("--epochs", "0", "--attention", "0", *words.split(), "--tasks", "para", "--run", "none")
     assert found.code == 0, found.err
     run = Run(root / "none")
     loss = read_json(run.metrics)["dev"]["para"]["loss"]

@@ -104,13 +104,12 @@ def test_operations_of_pretrain_with_the_encoders_dropout_on(build, data):
 
 def test_operations_of_settling_the_offset(build, data, monkeypatch):
     """Of one of the two train pairs, before training and after each epoch; the best model is kept as it was judged."""
-    monkeypatch.setattr(estimate, "is_settled", lambda head: True)
-    monkeypatch.setattr(estimate, "SETTLING_PAIRS", 1)
-    wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN / 2)
-    assert count_operations(build("finetune"), data, ALL, "finetune") == wanted
-    monkeypatch.setattr(estimate, "SETTLING_PAIRS", 100)
-    wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN)
-    assert count_operations(build("finetune"), data, ALL, "finetune") == wanted
+    monkeypatch.setattr(estimate, "is_settled", lambda head, which: which == "all")
+    for rows, share in ((1, 1 / 2), (2, 1)):
+        monkeypatch.setattr(estimate, "rows_to_settle", lambda data, rows=rows: rows)
+        wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN * share)
+        assert count_operations(build("finetune"), data, ALL, "finetune", settle="all") == wanted
+    assert count_operations(build("finetune"), data, ALL, "finetune") == 2 * (ENCODER + HEAD) * PASSES
 
 
 def test_batches_of_evaluation(data, monkeypatch):
