@@ -39,7 +39,7 @@ def path_given(text: str) -> Path:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [--option {pretrain,finetune}] [options]",
+        usage="%(prog)s [--help] [--option {pretrain,finetune}] [options]",
         description="Train one BERT for several tasks and write the leaderboard's prediction files.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=32, width=120),
         add_help=False,  # which would stand in a group of its own
