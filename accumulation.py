@@ -44,15 +44,16 @@ class Accumulation:
         came = self.count > 0
         totals = self.combined(step) if came else [None] * len(self.parameters)
         for p, total in zip(self.parameters, totals, strict=True):
-            p.grad = None if total is None else total.div_(self.count)
+            p.grad = total if total is None or self.count == 1 else total.div_(self.count)
         self.sums, self.count = {}, 0
         return came
 
     def combined(self, step: int) -> list[torch.Tensor | None]:
-        """For each parameter the sum of the sums, None where no batch used it."""
+        """For each parameter the sum of the sums, of its shape, None where no batch used it. step: as in `put`."""
         return [self.total(parts) for parts in zip(*self.sums.values(), strict=True)]
 
     @staticmethod
     def total(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        """The sum of a parameter's gradients, all of its shape; None where there is none."""
         found = [part for part in parts if part is not None]
         return sum(found[1:], start=found[0]) if found else None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import brentq, minimize
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, logit, logsumexp, softmax
 
 from batches import TaskData
 from distributed import ALONE, Processes
@@ -29,7 +29,7 @@ SETTLING_ROWS, SETTLING_PAIRS = 4096, 1024  # of one text and of two, which cost
 SETTLED = ("cosine", "all", "none")
 AT_ONCE = 64
 LARGEST = 1e6  # score that an offset could still be added to
-FAR = 40.0  # a logit beyond all others by this much is a probability of 0 or 1
+CLOSE = 1e-12
 
 
 def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:
@@ -57,7 +57,8 @@ def settled(
 ) -> Iterator[None]:
     """For as long as this lasts, these heads have the offsets of above; then the learned ones again, to the bit.
 
-    which: one of SETTLED: the heads whose score is a cosine, all that give logits of classes, or none.
+    which: one of SETTLED: the heads whose score is a cosine, all that give logits of classes, or none. Of several
+    processes each asks all of these rows, and the first's offsets are everyone's.
     """
     heads = {name: model.heads[name] for name in train}
     offsets = {name: head.class_bias for name, head in heads.items() if is_settled(head, which)}
@@ -78,8 +79,8 @@ def settled(
 def missing_offset(model: MultitaskBERT, rows: TaskData, seed: int) -> np.ndarray:
     """What logits lack for their mean probability to be the labels' mean, on some train rows without dropout.
 
-    (C,) of classes, () of a binary score. 0 where a class has no label among them, or an output is no number or a huge
-    one, which predicting says better.
+    (C,) of classes, () of a binary score. Labels are those that are trained on, so smoothed or mixed where they are. 0
+    where a class has no label among them, or an output is no number or a huge one, which predicting says better.
     """
     some = np.random.default_rng(seed).permutation(len(rows))[: rows_to_settle(rows)]
     was_training = model.training
@@ -95,9 +96,11 @@ def missing_offset(model: MultitaskBERT, rows: TaskData, seed: int) -> np.ndarra
     if not abs(logits).max() < LARGEST or not (0 < share).all() or not (share < 1).all():
         return np.zeros_like(share)
     if logits.ndim == 1:
-        return np.array(
-            brentq(lambda more: expit(logits + more).mean() - share, -logits.max() - FAR, FAR - logits.min())
-        )
+        missing = lambda more: expit(logits + more).mean() - share  # noqa: E731
+        if abs(missing(0.0)) < CLOSE:  # or any offset would do, where all are sure
+            return np.zeros_like(share)
+        middle = logit(share)  # one less than puts all below the share, one more than puts all above
+        return np.array(brentq(missing, middle - logits.max() - 1, middle - logits.min() + 1))
 
     def cross_entropy(more: np.ndarray) -> tuple[float, np.ndarray]:
         moved = logits + more

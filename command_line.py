@@ -199,7 +199,7 @@ def build_parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--pcgrad",
         action="store_true",
-        help="project tasks' gradients that conflict in a step; wants --accumulate (default: off)",
+        help="project tasks' gradients that conflict in a step; wants --accumulate 2 (default: off)",
     )
     how.add_argument(
         "--label_smoothing",

@@ -144,13 +144,16 @@ def count_operations(
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
         tokens = 3 * passes * left.epochs * train + left.evaluations * dev + test
+        settling = 0
         if is_settled(model.heads[name], settle):  # not for the best model, which is kept as it was judged
-            tokens += (left.evaluations - 1) * train * rows_to_settle(splits["train"]) / len(splits["train"])
+            settling = (left.evaluations - 1) * train * rows_to_settle(splits["train"]) / len(splits["train"])
+            tokens += settling
         if option == "finetune":
             operations += 2 * (encoder + head) * tokens
         else:
-            times = passes * left.epochs if model.config.frozen_dropout else left.encodings
-            operations += 2 * encoder * (times * train + left.encodings * (dev + test)) + 2 * head * tokens
+            again = model.config.frozen_dropout
+            encoded = passes * left.epochs * train + settling if again else left.encodings * train
+            operations += 2 * encoder * (encoded + left.encodings * (dev + test)) + 2 * head * tokens
     return operations
 
 

@@ -196,10 +196,13 @@ class TaskHead(nn.Module):
 
     @property
     def class_bias(self) -> nn.Parameter | None:
-        """What is added to every row's logits, (C,), or () to a pair's score; None where outputs are no such logits."""
-        if self.dot or self.cosine:
-            return self.offset
-        return self.output.bias if self.task.loss in ("cross_entropy", "binary_cross_entropy") else None
+        """What is added to every row's logits, (C,) of classes, () or (1,) of a binary score.
+
+        None where nothing is, or outputs are no log odds: of a correlation, or of a loss with a scale of its own.
+        """
+        if self.task.loss not in ("cross_entropy", "binary_cross_entropy"):
+            return None
+        return self.offset if self.dot or self.cosine else self.output.bias
 
     @property
     def first_token_only(self) -> bool:

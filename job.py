@@ -18,6 +18,7 @@ import recipes
 import weights
 from batches import TaskData
 from bert import BertConfig, BertModel
+from calibration import is_settled
 from course_data import choose_data, refuse_mixture
 from data_check import exclude_shared
 from distributed import Processes
@@ -140,7 +141,9 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
 
 def check_model(job: Job) -> None:
     """Raises InputError where no such model can be made of these weights, which is said before a run has a folder."""
-    MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path))
+    model = MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path))
+    if job.args.settle == "all" and not any(is_settled(head, "all") for head in model.heads.values()):
+        raise InputError("--settle all: no head here gives logits of classes with an offset: leave it out")
 
 
 def run_config(job: Job, lr: float) -> dict:

@@ -75,7 +75,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    kept = 0 if args.accumulate == 1 else len(tasks) if args.pcgrad else 1
+    kept = 0 if args.accumulate == 1 else min(len(tasks), args.accumulate) if args.pcgrad else 1
     say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), kept, args.settle))
     if args.option == "pretrain":
         encode_once(job, model, data, say)

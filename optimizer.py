@@ -181,16 +181,17 @@ class AdamW(Optimizer):
         return same
 
 
-def clip_grad_norm(parameters, max_norm):
+def clip_grad_norm(parameters, max_norm, norm=None):
     """Scales the gradients of `parameters` in place so that their norm, over all of them, is at most max_norm > 0.
 
-    Returns the norm before, a 0-d tensor (0 where nothing has a gradient). A norm that isn't finite makes gradients
-    NaN: look at the returned norm, and don't step.
+    norm: what it is before, where that is known. Returns it, a 0-d tensor (0 where nothing has a gradient). A norm that
+    isn't finite makes gradients NaN: look at the returned norm, and don't step.
     """
     if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm}, wanted a number above 0; to not clip, don't call it")
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if norm is None:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     # The library multiplies even by 1, which for bert-base on two cores takes 0.04 s, a quarter of an optimizer's step.
     # Asking first costs nothing on the CPU; a GPU would have to finish everything before it could answer.
     if norm.device.type != "cpu" or not norm + 1e-6 <= max_norm:

@@ -135,7 +135,7 @@ def check_ranges(args: argparse.Namespace) -> None:
         if args.pooler is None:
             raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
         resolve_options(args.pooler, parse_options(args.pooler_options))
-    alone = args.schedule == "separate" or "," not in args.tasks
+    alone = args.schedule in ("separate", "sequential") or "," not in args.tasks
     if args.pcgrad and (args.accumulate == 1 or args.option == "pretrain" or alone):
         raise InputError(
             "--pcgrad: it compares what several tasks of one step want of the encoder: say --option finetune "

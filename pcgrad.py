@@ -6,6 +6,9 @@ their dot product is negative; one then loses its part along the other, which le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+
 import numpy as np
 import torch
 
@@ -16,20 +19,24 @@ class PCGrad(Accumulation):
     """The mean of several batches' gradients, of which each task's was projected first.
 
     Done for parameters that all tasks of the step use, which is the encoder; a head's gradient is its task's alone. Two
-    batches of one task are one gradient, their sum. It keeps a sum for each task, so so many times the memory.
+    batches of one task are one gradient, their sum. It keeps a sum for each task, so as many times the memory, and a
+    step takes the time of a few of the optimizer's.
     """
 
     def key(self, task: str) -> str:
         return task
 
     def combined(self, step: int) -> list[torch.Tensor | None]:
+        """For each parameter the sum, of its shape, of the tasks' gradients, projected where they share it."""
         sums = [self.sums[task] for task in sorted(self.sums)]
         shared = [all(part is not None for part in parts) for parts in zip(*sums, strict=True)]
         vectors = [[part for part, use in zip(parts, shared, strict=True) if use] for parts in sums]
         if len(sums) < 2 or not any(shared):
             return super().combined(step)
-        rows = [torch.stack([_dot(a, b) for b in vectors]) for a in vectors]
-        shares = projected(torch.stack(rows).double().cpu().numpy(), np.random.default_rng([self.seed, step]))
+        products = dot_products(vectors)
+        if not np.isfinite(products).all() or (products >= 0).all():  # what isn't finite is seen where it always is
+            return super().combined(step)
+        shares = projected(products, np.random.default_rng([self.seed, step]))
         return [
             sum(part * share for part, share in zip(parts, shares.tolist(), strict=True)) if use else self.total(parts)
             for parts, use in zip(zip(*sums, strict=True), shared, strict=True)
@@ -53,5 +60,12 @@ def projected(products: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return total
 
 
-def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> torch.Tensor:
-    return sum(torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True))
+def dot_products(vectors: Sequence[Sequence[torch.Tensor]]) -> np.ndarray:
+    """Of T gradients, each in the same parts, with each other: (T, T) float64, on a GPU when it has caught up."""
+    pairs = list(combinations_with_replacement(range(len(vectors)), 2))
+    both = (zip(vectors[i], vectors[j], strict=True) for i, j in pairs)
+    found = torch.stack([sum(torch.dot(a.flatten(), b.flatten()) for a, b in parts) for parts in both])
+    products = np.empty((len(vectors), len(vectors)))
+    for (i, j), product in zip(pairs, found.tolist(), strict=True):
+        products[i, j] = products[j, i] = product
+    return products

@@ -298,7 +298,8 @@ class Trainer:
             return
         if self.options.clip:
             self.scaler.unscale_(self.optimizer)
-            clip_grad_norm(self.learning.values(), self.options.clip)
+            known = norm if self.options.accumulate == 1 and not half else None
+            clip_grad_norm(self.learning.values(), self.options.clip, known)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

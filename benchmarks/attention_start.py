@@ -105,7 +105,10 @@ def starts(arguments: argparse.Namespace):
     if arguments.trained:
         return
     encoder, tokenizer, _ = load_encoder(arguments.model)
-    wanted = [("default", None), *((f"U({low:g}, {high:g})", (low, high)) for low, high in arguments.uniform)]
+    wanted = [
+        ("default", None),
+        *((f"U({low:g}, {high:g})", (low, high)) for low, high in arguments.uniform or POSTERS),
+    ]
     for name, ends in wanted:
         torch.manual_seed(arguments.seed)
         model = MultitaskBERT(ModelConfig.for_tasks(TASKS, option="pretrain", pair_score="dot"), encoder)
@@ -116,12 +119,17 @@ def starts(arguments: argparse.Namespace):
         yield name, model, tokenizer
 
 
+POSTERS = [(0.9, 1.0)]
+
+
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=EMBEDDED, help=f"{EMBEDDED} (default), bert-base or a folder of weights")
-    parser.add_argument("--trained", type=Path, nargs="+", metavar="DIR", help="models with attention: a run's best/")
     parser.add_argument(
-        "--uniform", type=interval, nargs="+", default=[(0.9, 1.0)], metavar="LOW,HIGH", help="default 0.9,1"
+        "--trained", type=Path, action="extend", nargs="+", metavar="DIR", help="models with attention: a run's best/"
+    )
+    parser.add_argument(
+        "--uniform", type=interval, action="extend", nargs="+", metavar="LOW,HIGH", help="default 0.9,1"
     )
     parser.add_argument("--rows", type=measure.at_least(2), default=256, help="of each dev file (default 256)")
     parser.add_argument("--seed", type=measure.at_least(0), default=11711, help="default 11711, the poster's")
