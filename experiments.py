@@ -247,7 +247,7 @@ BOTH = {"pair_encoding": "both", "pair_score": "cosine"}
 HEADS = BOTH | {"head_lr": "0.001"}
 STEPS = HEADS | {"schedule": "even", "accumulate": "3"}
 STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
-BEST = STEPS | {"settle": "all"}
+BEST = STEPS | {"r_drop": "1"}
 RECIPE = Table(
     title="What makes one shared model better",
     source="left open by Jia 2024",
@@ -259,7 +259,7 @@ RECIPE = Table(
         _shared("pairs both ways, cosine and features", "shared-both", BOTH),
         _shared("+ heads at 1e-3", "shared-both-head", HEADS),
         STEPS_ROW,
-        _shared("+ offsets of all classes settled: `--recipe best`", "best", BEST),
+        _shared("+ each batch twice, R-Drop: `--recipe best`", "best", BEST),
         _shared("steps; half the learning rate", "steps-lr-low", STEPS, lr_times=0.5),
         _shared("steps; twice the learning rate", "steps-lr-high", STEPS, lr_times=2.0),
         _shared("steps; each layer nine tenths of the rate above", "steps-decay", STEPS | {"layer_decay": "0.9"}),
@@ -268,7 +268,7 @@ RECIPE = Table(
         _shared("steps; sentiment by squared distance", "steps-emd", STEPS | {"loss": "sst=squared_emd"}),
         _shared("steps; less dropout in the heads", "steps-dropout", STEPS | {"hidden_dropout_prob": "0.1"}),
         _shared("steps; pairs in either order", "steps-swap", STEPS | {"swap_pairs": ""}),
-        _shared("steps; R-Drop", "steps-rdrop", STEPS | {"r_drop": "1"}),
+        _shared("steps; offsets of all classes settled", "steps-settled", STEPS | {"settle": "all"}),
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
         _shared("steps; label smoothing", "steps-smooth", STEPS | {"label_smoothing": "0.1"}),
         _shared("steps; conflicting gradients projected (PCGrad)", "steps-pcgrad", STEPS | {"pcgrad": ""}),

@@ -19,6 +19,7 @@ BEST = {
     "head_lr": 0.001,
     "schedule": "even",
     "accumulate": 3,
+    "r_drop": 1,
     "epochs": 2,
     "batch_size": 32,
     "warmup": 0.1,
