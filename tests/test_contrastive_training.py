@@ -53,8 +53,9 @@ def files(tmp_path, tiny_config, tiny_tokenizer):
 
 
 def command(files, *options, model="tiny", run="run"):
-    """Options of a short run on the sentences; what comes last counts."""
-    common = ["--model", files / model, "--train", files / "lines.txt", "--dev", files / "sts-dev.csv"]
+    """Options of a short run on the sentences, or on the --train that is named; what comes last counts."""
+    common = ["--model", files / model, "--dev", files / "sts-dev.csv"]
+    common += [] if "--train" in options else ["--train", files / "lines.txt"]
     sizes = ["--batch_size", 4, "--max_length", 12, "--device", "cpu", "--lr", 0.001, "--epochs", 2]
     return [str(option) for option in ("train", *common, *sizes, "--run", files / run, *options)]
 
