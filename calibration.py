@@ -29,7 +29,7 @@ SETTLING_ROWS, SETTLING_PAIRS = 4096, 1024  # of one text and of two, which cost
 SETTLED = ("cosine", "all", "none")
 AT_ONCE = 64
 LARGEST = 1e6  # score that an offset could still be added to
-CLOSE = 1e-12
+CLOSE = 1e-12  # so near to the share a mean probability has come to it
 
 
 def calibrate(model: MultitaskBERT, rows: TaskData, seed: int) -> None:

@@ -8,13 +8,13 @@ what a step costs however few tokens it has, which is nearly all of it for a sma
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from calibration import is_settled, rows_to_settle
+from calibration import AT_ONCE, is_settled, rows_to_settle
 from evaluation import EVALUATION_BATCH
 from gradients import random_state, set_random_state
 from model import MultitaskBERT
@@ -157,13 +157,14 @@ def count_operations(
     return operations
 
 
-def count_batches(data: dict, left: Left) -> int:
-    """Batches of evaluation in all that is left."""
+def count_batches(data: dict, left: Left, settled: Collection[str] = ()) -> int:
+    """Batches of evaluation in all that is left, those included that the offsets of the tasks `settled` are set by."""
     dev, test = (
         sum(len(list(s[split].chunks(EVALUATION_BATCH))) for s in data.values() if split in s)
         for split in ("dev", "test")
     )
-    return left.evaluations * dev + test
+    settling = sum(-(-rows_to_settle(data[name]["train"]) // AT_ONCE) for name in settled)
+    return left.evaluations * dev + test + (left.evaluations - 1) * settling
 
 
 def count_memory(
@@ -197,7 +198,8 @@ def count_seconds(
     left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
     step, batch = measured_step(model, data)
-    steps = passes * left.steps * step + count_batches(data, left) * batch
+    settled = [name for name in data if is_settled(model.heads[name], settle)]
+    steps = passes * left.steps * step + count_batches(data, left, settled) * batch
     return count_operations(model, data, left, option, passes, settle) / speed + steps
 
 

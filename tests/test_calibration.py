@@ -95,6 +95,24 @@ def test_labels_that_are_all_the_same_say_nothing(label, tiny, tiny_tokenizer):
     assert missing_offset(build(tiny), rows_of(tiny_tokenizer, PARA, [label] * 5), seed=1) == 0
 
 
+@pytest.mark.parametrize("share", [1e-18, 0.3, 1 - 1e-16])
+def test_a_share_however_small_has_an_offset(share, tiny, tiny_tokenizer):
+    """As soft labels may have it, which no label has."""
+    model, rows = build(tiny), rows_of(tiny_tokenizer, PARA, [0.0, 1.0] * 20)
+    rows.labels = torch.full((40,), share, dtype=torch.float64)
+    found = missing_offset(model, rows, seed=1)
+    with torch.no_grad():
+        outputs = model.eval().outputs(rows.batch(np.arange(40))).double()
+    assert (outputs + torch.from_numpy(found)).sigmoid().mean().item() == pytest.approx(share, abs=1e-6)
+
+
+def test_where_all_are_sure_and_right_nothing_moves(tiny, tiny_tokenizer, monkeypatch):
+    """Any of many offsets would leave the mean as it is; the learned one stays."""
+    model, rows = build(tiny), rows_of(tiny_tokenizer, PARA, [0.0, 1.0] * 20)
+    monkeypatch.setattr(model, "outputs", lambda batch: 2000 * batch.labels - 300)
+    assert missing_offset(model, rows, seed=1) == 0
+
+
 def test_scores_that_are_not_finite_say_nothing(tiny, tiny_tokenizer):
     model = build(tiny)
     with torch.no_grad():
@@ -166,6 +184,9 @@ def test_whose_offsets(which, tiny, tiny_tokenizer):
     }
     kinds = {kind: build(tiny, pair_score=kind).heads["para"] for kind in ("cosine", "calibrated", "dot")}
     kinds["score"] = build(tiny).heads["sts"]
+    by_pearson = {"para": "negative_pearson"}
+    config = ModelConfig.for_tasks(["para"], attention={"para": 0}, pair_score="cosine", losses=by_pearson)
+    kinds["by Pearson"] = MultitaskBERT(config, tiny()).heads["para"]  # whose outputs have no scale
     both = {"para": 0, "sts": 0}
     joint = MultitaskBERT(ModelConfig.for_tasks([*both], attention=both, pair_encoding="joint"), tiny())
     kinds |= {"joint": joint.heads["para"], "joint score": joint.heads["sts"]}
@@ -203,6 +224,13 @@ def test_what_is_judged_is_what_is_kept(tmp_path, tiny, tiny_tokenizer):
     assert MultitaskBERT.from_pretrained(trainer.run.best).heads["para"].offset.item() == 7.0
     for name, p in plain.learning.items():
         assert torch.equal(p, trainer.learning[name]), name
+
+
+@pytest.mark.parametrize("words", ["--tasks sts", "--tasks sst --loss sst=coral", "--tasks para --pair_score dot"])
+def test_where_nothing_can_be_settled_it_is_said(words, command, root):  # noqa: F811
+    found = command("--settle", "all", *words.split(), "--run", "none")
+    assert found.code == 1 and "--settle all: no head here gives logits of classes with an offset" in found.err
+    assert not (root / "none").exists()
 
 
 @pytest.mark.parametrize("words", ["--pair_score cosine", "--settle all"])

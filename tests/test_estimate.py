@@ -110,6 +110,9 @@ def test_operations_of_settling_the_offset(build, data, monkeypatch):
         wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN * share)
         assert count_operations(build("finetune"), data, ALL, "finetune", settle="all") == wanted
     assert count_operations(build("finetune"), data, ALL, "finetune") == 2 * (ENCODER + HEAD) * PASSES
+    frozen = build("pretrain", frozen_dropout=True)  # the encoder runs over them, too
+    wanted = 2 * ENCODER * (2 * TRAIN + DEV + TEST + 3 * TRAIN) + 2 * HEAD * (PASSES + 3 * TRAIN)
+    assert count_operations(frozen, data, ALL, "pretrain", settle="all") == wanted
 
 
 def test_batches_of_evaluation(data, monkeypatch):
@@ -117,6 +120,9 @@ def test_batches_of_evaluation(data, monkeypatch):
     monkeypatch.setattr(estimate, "EVALUATION_BATCH", 1)
     data["sts"]["dev"] = data["sts"]["train"]  # two rows
     assert count_batches(data, ALL) == 4 * 2 + 1
+    assert (
+        count_batches(data, ALL, ["sts"]) == 4 * 2 + 1 + 3
+    )  # of both train rows, before training and after each epoch
 
 
 def test_memory(build, data):

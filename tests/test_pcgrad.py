@@ -95,6 +95,15 @@ def test_what_no_two_share():
     assert (a.grad.item(), b.grad.item(), never.grad) == (1.0, 1.0, None)
 
 
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan"), 1e30])
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_finite_is_left_for_others_to_find(wrong):
+    """Without a warning; 1e30 squared is more than a float32 holds, and the mean is what there is."""
+    gradients = [("a", [wrong, 0.0]), ("b", [-wrong, 1.0])]
+    (found, _), (wanted, _) = (step_of(kind, gradients) for kind in (PCGrad, Accumulation))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 def test_projected_leaves_nothing_against_the_other():
     for seed in range(20):
         vectors = np.random.default_rng(seed).normal(size=(2, 5))
@@ -119,7 +128,13 @@ def test_training_feels_it(tmp_path, tiny, tiny_tokenizer):
 
 @pytest.mark.parametrize(
     "words",
-    ["", "--accumulate 3 --tasks sst", "--accumulate 3 --schedule separate", "--accumulate 3 --option pretrain"],
+    [
+        "",
+        "--accumulate 3 --tasks sst",
+        "--accumulate 3 --schedule sequential",
+        "--accumulate 3 --schedule separate",
+        "--accumulate 3 --option pretrain",
+    ],
 )
 def test_where_there_is_nothing_to_compare(words):
     given = ["--option", "finetune"] if "pretrain" not in words else []
