@@ -7,6 +7,7 @@ what a step costs however few tokens it has, which is nearly all of it for a sma
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from evaluation import EVALUATION_BATCH
 from gradients import random_state, set_random_state
 from model import MultitaskBERT
 from optimizer import AdamW
+from r_drop import passes
 from sampling import Schedule
 
 # The part of that speed which a whole training or encoding step reaches on real tokens (measured, two CPU cores).
@@ -29,6 +31,26 @@ KEPT_PER_LAYER = 24
 # Numbers that the optimizer's step is timed on where more than these learn: with gradient and state 64 MB, beyond most
 # caches.
 TIMED_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Demands:
+    """How a run trains, as far as it costs.
+
+    passes: how often a batch goes through the model, forward and backward. sums: of several batches' gradients that are
+    kept beside the last one's, see Accumulation and PCGrad. settle: whose offsets are settled for each evaluation.
+    """
+
+    option: str
+    passes: int = 1
+    sums: int = 0
+    settle: str = "cosine"
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, tasks: int) -> Demands:
+        """Of a run of so many tasks with these options of multitask_classifier.py."""
+        sums = 0 if args.accumulate == 1 else min(tasks, args.accumulate) if args.pcgrad else 1
+        return cls(args.option, passes(args.r_drop), sums, args.settle)
 
 
 @dataclass(frozen=True)
@@ -129,30 +151,27 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def count_operations(
-    model: MultitaskBERT, data: dict, left: Left, option: str, passes: int = 1, settle: str = "cosine"
-) -> float:
+def count_operations(model: MultitaskBERT, data: dict, left: Left, demands: Demands) -> float:
     """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
 
     Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
     encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
-    dropout is on. passes: how often a batch goes through the model, forward and backward. settle: whose offsets are
-    settled for each evaluation, for which some train rows are predicted, too.
+    dropout is on. For offsets that are settled some train rows are predicted, too.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
-        tokens = 3 * passes * left.epochs * train + left.evaluations * dev + test
+        tokens = 3 * demands.passes * left.epochs * train + left.evaluations * dev + test
         settling = 0
-        if is_settled(model.heads[name], settle):  # not for the best model, which is kept as it was judged
+        if is_settled(model.heads[name], demands.settle):  # not for the best model, which is kept as it was judged
             settling = (left.evaluations - 1) * train * rows_to_settle(splits["train"]) / len(splits["train"])
             tokens += settling
-        if option == "finetune":
+        if demands.option == "finetune":
             operations += 2 * (encoder + head) * tokens
         else:
             again = model.config.frozen_dropout
-            encoded = passes * left.epochs * train + settling if again else left.encodings * train
+            encoded = demands.passes * left.epochs * train + settling if again else left.encodings * train
             operations += 2 * encoder * (encoded + left.encodings * (dev + test)) + 2 * head * tokens
     return operations
 
@@ -167,60 +186,46 @@ def count_batches(data: dict, left: Left, settled: Collection[str] = ()) -> int:
     return left.evaluations * dev + test + (left.evaluations - 1) * settling
 
 
-def count_memory(
-    model: MultitaskBERT, data: dict, batch_size: int, option: str, passes: int = 1, sums: int = 0
-) -> float:
-    """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass.
-
-    sums: of several batches' gradients that are kept beside the last one's, see Accumulation and PCGrad.
-    """
+def count_memory(model: MultitaskBERT, data: dict, batch_size: int, demands: Demands) -> float:
+    """Bytes of weights, gradients, the optimizer's two states and what an average batch keeps for the backward pass."""
     learning, total = count_parameters(model)
     rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
-    layers = model.bert.config.num_hidden_layers if option == "finetune" else 0
+    layers = model.bert.config.num_hidden_layers if demands.option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
-    kept = passes * batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
-    return FLOAT_BYTES * (total + (3 + sums) * learning + kept)
+    kept = demands.passes * batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
+    return FLOAT_BYTES * (total + (3 + demands.sums) * learning + kept)
 
 
 def count_seconds(
     model: MultitaskBERT,
     data: dict,
     schedule: Schedule,
-    option: str,
+    demands: Demands,
     position: tuple[int, int] | None = None,
-    passes: int = 1,
-    settle: str = "cosine",
 ) -> float:
-    """Seconds that all, or the rest, of a run takes about, at the speed of the moment.
-
-    position: see Left.of. passes, settle: see count_operations.
-    """
+    """Seconds that all, or the rest, of a run takes about, at the speed of the moment. position: see Left.of."""
     left = Left.of(schedule, position)
     speed = EFFICIENCY * measured_speed(model.device, model.bert.config.hidden_size)
     step, batch = measured_step(model, data)
-    settled = [name for name in data if is_settled(model.heads[name], settle)]
-    steps = passes * left.steps * step + count_batches(data, left, settled) * batch
-    return count_operations(model, data, left, option, passes, settle) / speed + steps
+    settled = [name for name in data if is_settled(model.heads[name], demands.settle)]
+    steps = demands.passes * left.steps * step + count_batches(data, left, settled) * batch
+    return count_operations(model, data, left, demands) / speed + steps
 
 
 def describe_cost(
     model: MultitaskBERT,
     data: dict,
     schedule: Schedule,
-    option: str,
+    demands: Demands,
     position: tuple[int, int] | None = None,
-    passes: int = 1,
-    sums: int = 0,
-    settle: str = "cosine",
 ) -> str:
     """`learning   23,456,789 of 25,000,000 parameters; about 3 min on this device, 1.2 GB of memory`.
 
-    position: see Left.of; then the time is that of the rest. passes, settle: see count_operations.
-    sums: see count_memory.
+    position: see Left.of; then the time is that of the rest.
     """
     learning, total = count_parameters(model)
-    seconds = count_seconds(model, data, schedule, option, position, passes, settle)
-    memory = count_memory(model, data, schedule.batch_size, option, passes, sums)
+    seconds = count_seconds(model, data, schedule, demands, position)
+    memory = count_memory(model, data, schedule.batch_size, demands)
     rest = "" if position is None else " more"
     return (
         f"learning   {learning:,} of {total:,} parameters; about {show_duration(seconds)}{rest} on this device, "

@@ -25,7 +25,7 @@ from console import counted, refuse, tell
 from distributed import ALONE, Processes, find_processes, joined
 from ensemble import ensemble
 from errors import InputError
-from estimate import describe_cost
+from estimate import Demands, describe_cost
 from evaluation import Predictions, predict, write_predictions
 from files import write_json
 from frozen import Source, Store
@@ -40,7 +40,7 @@ from options import (
     short,
     unfinished,
 )
-from r_drop import RDrop, passes
+from r_drop import RDrop
 from reporting import describe_score, hand_over, report, write_page
 from resuming import changed_surroundings, command_to_resume, is_scored, or_resume
 from run import ROOT, Run, new_name
@@ -75,8 +75,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     sizes = {name: len(rows) for name, rows in train.items()}
     name = "sequential" if args.schedule == "separate" else args.schedule
     schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
-    kept = 0 if args.accumulate == 1 else min(len(tasks), args.accumulate) if args.pcgrad else 1
-    say(describe_cost(model, data, schedule, args.option, run.position(), passes(args.r_drop), kept, args.settle))
+    say(describe_cost(model, data, schedule, Demands.of(args, len(tasks)), run.position()))
     if args.option == "pretrain":
         encode_once(job, model, data, say)
     for rows in train.values():

@@ -17,13 +17,12 @@ from console import counted
 from course_data import choose_data
 from distributed import ALONE
 from errors import InputError
-from estimate import FLOAT_BYTES, count_parameters, count_seconds
+from estimate import FLOAT_BYTES, Demands, count_parameters, count_seconds
 from experiments import TEACHING, Table
 from files import short
 from job import model_config, start
 from model import OPTIONS, MultitaskBERT
 from options import COMMAND, get_args, input_paths, recommended_lr
-from r_drop import passes
 from result_row import is_place, last_row, need, read_lines
 from result_row import row as row_of
 from sampling import make_schedule
@@ -101,7 +100,7 @@ class TaskCell(Cell):
         name = "sequential" if args.schedule == "separate" else args.schedule
         schedule = make_schedule(name, sizes, args.batch_size, args.epochs, args.seed)
         learning, total = count_parameters(model)
-        seconds = count_seconds(model, job.data, schedule, args.option, position, passes(args.r_drop), args.settle)
+        seconds = count_seconds(model, job.data, schedule, Demands.of(args, len(job.tasks)), position)
         return seconds, FLOAT_BYTES * (total + STATES * learning)
 
     def selecting(self) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from batches import TaskData
 from datasets import Example, Table
 from estimate import (
     EFFICIENCY,
+    Demands,
     Left,
     count_batches,
     count_memory,
@@ -20,6 +21,7 @@ from estimate import (
     measured_step,
 )
 from model import ModelConfig, MultitaskBERT
+from options import get_args
 from sampling import make_schedule
 from tasks import STS
 
@@ -75,31 +77,32 @@ def test_what_is_left_of_a_run():
 
 
 ALL = Left.of(schedule(2))
+FINETUNED, FROZEN = Demands("finetune"), Demands("pretrain")
 
 
 def test_operations_of_finetune(build, data):
-    assert count_operations(build("finetune"), data, ALL, "finetune") == 2 * (ENCODER + HEAD) * PASSES
+    assert count_operations(build("finetune"), data, ALL, FINETUNED) == 2 * (ENCODER + HEAD) * PASSES
     rest = Left.of(schedule(2, batch_size=1), (1, 1))  # half of the second epoch, and dev twice
     passes = 3 * 0.5 * TRAIN + 2 * DEV + TEST
-    assert count_operations(build("finetune"), data, rest, "finetune") == 2 * (ENCODER + HEAD) * passes
+    assert count_operations(build("finetune"), data, rest, FINETUNED) == 2 * (ENCODER + HEAD) * passes
 
     twice = 2 * (ENCODER + HEAD) * (PASSES + 3 * 2 * TRAIN)  # both epochs' batches once more
-    assert count_operations(build("finetune"), data, ALL, "finetune", passes=2) == twice
+    assert count_operations(build("finetune"), data, ALL, Demands("finetune", passes=2)) == twice
 
 
 def test_operations_of_pretrain(build, data):
     """The encoder runs once over every file, whatever the number of epochs."""
     wanted = 2 * ENCODER * (TRAIN + DEV + TEST) + 2 * HEAD * PASSES
-    assert count_operations(build("pretrain"), data, ALL, "pretrain") == wanted
+    assert count_operations(build("pretrain"), data, ALL, FROZEN) == wanted
     rest = Left.of(schedule(2), (1, 0))
-    assert count_operations(build("pretrain"), data, rest, "pretrain") == 2 * HEAD * (3 * TRAIN + 2 * DEV + TEST)
+    assert count_operations(build("pretrain"), data, rest, FROZEN) == 2 * HEAD * (3 * TRAIN + 2 * DEV + TEST)
 
 
 def test_operations_of_pretrain_with_the_encoders_dropout_on(build, data):
     """The encoder runs over train in each of the two epochs, and once over dev and test."""
     model = build("pretrain", frozen_dropout=True)
     wanted = 2 * ENCODER * (2 * TRAIN + DEV + TEST) + 2 * HEAD * PASSES
-    assert count_operations(model, data, ALL, "pretrain") == wanted
+    assert count_operations(model, data, ALL, FROZEN) == wanted
 
 
 def test_operations_of_settling_the_offset(build, data, monkeypatch):
@@ -108,11 +111,11 @@ def test_operations_of_settling_the_offset(build, data, monkeypatch):
     for rows, share in ((1, 1 / 2), (2, 1)):
         monkeypatch.setattr(estimate, "rows_to_settle", lambda data, rows=rows: rows)
         wanted = 2 * (ENCODER + HEAD) * (PASSES + 3 * TRAIN * share)
-        assert count_operations(build("finetune"), data, ALL, "finetune", settle="all") == wanted
-    assert count_operations(build("finetune"), data, ALL, "finetune") == 2 * (ENCODER + HEAD) * PASSES
+        assert count_operations(build("finetune"), data, ALL, Demands("finetune", settle="all")) == wanted
+    assert count_operations(build("finetune"), data, ALL, FINETUNED) == 2 * (ENCODER + HEAD) * PASSES
     frozen = build("pretrain", frozen_dropout=True)  # the encoder runs over them, too
     wanted = 2 * ENCODER * (2 * TRAIN + DEV + TEST + 3 * TRAIN) + 2 * HEAD * (PASSES + 3 * TRAIN)
-    assert count_operations(frozen, data, ALL, "pretrain", settle="all") == wanted
+    assert count_operations(frozen, data, ALL, Demands("pretrain", settle="all")) == wanted
 
 
 def test_batches_of_evaluation(data, monkeypatch):
@@ -120,9 +123,20 @@ def test_batches_of_evaluation(data, monkeypatch):
     monkeypatch.setattr(estimate, "EVALUATION_BATCH", 1)
     data["sts"]["dev"] = data["sts"]["train"]  # two rows
     assert count_batches(data, ALL) == 4 * 2 + 1
-    assert (
-        count_batches(data, ALL, ["sts"]) == 4 * 2 + 1 + 3
-    )  # of both train rows, before training and after each epoch
+    settled = count_batches(data, ALL, ["sts"])  # by both train rows, before training and after each epoch
+    assert settled == 4 * 2 + 1 + 3
+
+
+def test_what_a_run_demands_is_read_from_its_options():
+    """R-Drop's two passes, and the sums of gradients: of all batches of a step, or with PCGrad one for each task."""
+
+    def of(line, tasks=3):
+        return Demands.of(get_args(["--option", "finetune", *line.split()]), tasks)
+
+    assert of("") == Demands("finetune", passes=1, sums=0, settle="cosine")
+    assert of("--r_drop 1 --settle all") == Demands("finetune", passes=2, settle="all")
+    assert of("--accumulate 4 --schedule even").sums == 1
+    assert [of("--accumulate 4 --schedule even --pcgrad", tasks).sums for tasks in (2, 3, 5)] == [2, 3, 4]
 
 
 def test_memory(build, data):
@@ -133,9 +147,9 @@ def test_memory(build, data):
     head = 2 * (5 * 16 + 5 * biases + norms) + 64 + 16
     average = TRAIN / 2
     kept = 24 * 4 * 8 * average  # batch size 8
-    assert count_memory(build("finetune"), data, 8, "finetune") == 4 * (4 * (encoder + head) + (3 + 2) * kept)
-    assert count_memory(build("pretrain"), data, 8, "pretrain") == 4 * (encoder + 4 * head + 2 * kept)
-    several = count_memory(build("finetune"), data, 8, "finetune", sums=1)  # the sum of gradients, once more
+    assert count_memory(build("finetune"), data, 8, FINETUNED) == 4 * (4 * (encoder + head) + (3 + 2) * kept)
+    assert count_memory(build("pretrain"), data, 8, FROZEN) == 4 * (encoder + 4 * head + 2 * kept)
+    several = count_memory(build("finetune"), data, 8, Demands("finetune", sums=1))  # the sum of gradients, once more
     assert several == 4 * (5 * (encoder + head) + (3 + 2) * kept)
 
 
@@ -144,15 +158,17 @@ def test_the_line_that_is_printed(build, data, monkeypatch):
     model = build("pretrain")
     learning = sum(p.numel() for p in model.heads.parameters())
     total = sum(p.numel() for p in model.parameters())
-    operations = count_operations(model, data, ALL, "pretrain")
+    operations = count_operations(model, data, ALL, FROZEN)
     monkeypatch.setattr(estimate, "measured_speed", lambda *_: operations / 10 / EFFICIENCY)
     monkeypatch.setattr(estimate, "measured_step", lambda *_: (7.0, 2.0))
-    line = describe_cost(model, data, schedule(2), "pretrain")
+    line = describe_cost(model, data, schedule(2), FROZEN)
     # 10 s of operations, two steps of 7 s, five batches of 2 s.
     assert line == f"learning   {learning:,} of {total:,} parameters; about 34 s on this device, 0.0 GB of memory"
     monkeypatch.setattr(estimate, "measured_speed", lambda *_: float("inf"))
-    assert "; about 13 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0))
-    assert "; about 20 s more on this device" in describe_cost(model, data, schedule(2), "pretrain", (1, 0), passes=2)
+    assert "; about 13 s more on this device" in describe_cost(model, data, schedule(2), FROZEN, (1, 0))
+    assert "; about 20 s more on this device" in describe_cost(
+        model, data, schedule(2), Demands("pretrain", passes=2), (1, 0)
+    )
 
 
 @pytest.mark.parametrize("option", ["finetune", "pretrain"])
