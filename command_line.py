@@ -248,8 +248,8 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("separate", *SCHEDULES),
         metavar="WHICH",
         default="proportional",
-        help="proportional (default): all rows once an epoch, at random; even: evenly; sequential: by task; "
-        "round_robin: in turn; annealed: by size, then alike; separate: a model each",
+        help="proportional (default): all rows an epoch, at random; even: evenly; sequential: by task; "
+        "round_robin: in turn; square_root, annealed: small tasks more; separate: a model each",
     )
     how.add_argument(
         "--frozen_dropout",

@@ -246,6 +246,9 @@ def _shared(name: str, key: str, options: dict[str, str], **more) -> Row:
 BOTH = {"pair_encoding": "both", "pair_score": "cosine"}
 HEADS = BOTH | {"head_lr": "0.001"}
 STEPS = HEADS | {"schedule": "even", "accumulate": "3"}
+ONE_TASK = STEPS | {"batch_size": "96", "accumulate": "1"}
+SENTIMENT_ATTENTION = {"attention": "sst=2,para=0,sts=0"}
+JOINT_ATTENTION = {"pair_encoding": "joint", "attention": "sst=2,para=1,sts=3", "pooler": "first"}
 STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
 BEST = STEPS | {"r_drop": "1"}
 RECIPE = Table(
@@ -256,6 +259,7 @@ RECIPE = Table(
         _shared("pairs as two sentences, dot product", "shared", {}),
         _shared("pairs as two sentences, cosine and features", "shared-cosine", {"pair_score": "cosine"}),
         _shared("pairs as one sequence", "shared-joint", {"pair_encoding": "joint"}),
+        _shared("pairs as one sequence, attention layers", "shared-joint-attention", JOINT_ATTENTION),
         _shared("pairs both ways, cosine and features", "shared-both", BOTH),
         _shared("+ heads at 1e-3", "shared-both-head", HEADS),
         STEPS_ROW,
@@ -270,9 +274,14 @@ RECIPE = Table(
         _shared("steps; pairs in either order", "steps-swap", STEPS | {"swap_pairs": ""}),
         _shared("steps; offsets of all classes settled", "steps-settled", STEPS | {"settle": "all"}),
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
+        _shared("steps; AttentiveCLS", "steps-attentive", STEPS | {"pooler": "attentive_cls"}),
+        _shared("steps; two attention layers for sentiment", "steps-attention", STEPS | SENTIMENT_ATTENTION),
         _shared("steps; label smoothing", "steps-smooth", STEPS | {"label_smoothing": "0.1"}),
         _shared("steps; conflicting gradients projected (PCGrad)", "steps-pcgrad", STEPS | {"pcgrad": ""}),
         _shared("steps; steps of six batches", "steps-six", STEPS | {"accumulate": "6"}),
+        _shared("steps; of 96 rows of one task", "steps-one-task", ONE_TASK, lr_times=3**0.5),
+        _shared("steps; tasks drawn by the root of their rows", "steps-root", STEPS | {"schedule": "square_root"}),
+        _shared("steps; annealed", "steps-annealed", STEPS | {"schedule": "annealed"}),
         Row("steps; CFIMDB as a fourth task", "steps-cfimdb", "finetune", STEPS, (TOGETHER[0] + ("cfimdb",),)),
         _shared("steps; half its labels from three of it", "steps-distilled", STEPS, teacher=STEPS_ROW),
     ),

@@ -1,6 +1,7 @@
 """Schedules over tasks: which task's rows make the next batch.
 
-round_robin, proportional and annealed sampling after Stickland and Murray 2019, "BERT and PALs" (arXiv 1902.02671).
+round_robin, proportional, square_root and annealed sampling after Stickland and Murray 2019, "BERT and PALs" (arXiv
+1902.02671).
 A schedule is a pure function of (seed, epoch): nothing has to be saved to continue in the middle.
 
 Every schedule makes the same number of steps an epoch, as many as one pass over every task takes, so all cost alike.
@@ -97,14 +98,24 @@ class Even(Schedule):
         return [name for _, name in sorted(places, key=lambda place: place[0])]
 
 
-class Annealed(Schedule):
-    """Each step draws a task with probability proportional to rows ** a; a falls from 1 to 0.2, first epoch to last."""
+class SquareRoot(Schedule):
+    """Each step draws a task with probability proportional to the square root of its rows."""
+
+    def exponent(self, epoch: int) -> float:
+        """The power of the rows that an epoch draws by."""
+        return 0.5
 
     def order(self, epoch: int) -> list[str]:
-        exponent = 1.0 - 0.8 * epoch / max(self.epochs - 1, 1)
-        names, weights = list(self.sizes), np.array(list(self.sizes.values()), dtype=float) ** exponent
+        names, weights = list(self.sizes), np.array(list(self.sizes.values()), dtype=float) ** self.exponent(epoch)
         drawn = self._random("order", epoch).choice(len(names), self.steps_per_epoch, p=weights / weights.sum())
         return [names[i] for i in drawn]
+
+
+class Annealed(SquareRoot):
+    """Each step draws a task with probability proportional to rows ** a; a falls from 1 to 0.2, first epoch to last."""
+
+    def exponent(self, epoch: int) -> float:
+        return 1.0 - 0.8 * epoch / max(self.epochs - 1, 1)
 
 
 # `separate` is not here: it is one run for each task, each from the pretrained weights.
@@ -113,6 +124,7 @@ SCHEDULES = {
     "round_robin": RoundRobin,
     "proportional": Proportional,
     "even": Even,
+    "square_root": SquareRoot,
     "annealed": Annealed,
 }
 

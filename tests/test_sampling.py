@@ -111,9 +111,17 @@ def test_proportional_mixes_the_tasks():
 
 def test_annealed_draws_with_the_stated_probabilities():
     """rows ** a with a from 1 to 0.2: over 8,000 draws a share is off by less than 0.03 (five standard deviations)."""
-    sizes, epochs = {"a": 6400, "b": 1500, "c": 100}, 5
-    schedule = make_schedule("annealed", sizes, 1, epochs, 11711)
-    for epoch, exponent in ((0, 1.0), (2, 0.6), (4, 0.2)):
+    draws_by_powers("annealed", {0: 1.0, 2: 0.6, 4: 0.2})
+
+
+def test_square_root_draws_alike_in_every_epoch():
+    draws_by_powers("square_root", {0: 0.5, 4: 0.5})
+
+
+def draws_by_powers(name, exponents):
+    sizes = {"a": 6400, "b": 1500, "c": 100}
+    schedule = make_schedule(name, sizes, 1, 5, 11711)
+    for epoch, exponent in exponents.items():
         weights = np.array(list(sizes.values())) ** exponent
         drawn = Counter(schedule.order(epoch))
         for task, share in zip(sizes, weights / weights.sum(), strict=True):

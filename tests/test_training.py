@@ -205,7 +205,7 @@ def test_a_run_is_the_plain_loop(bench):
         )
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "round_robin", "annealed"])
+@pytest.mark.parametrize("schedule", ["sequential", "round_robin", "square_root", "annealed"])
 def test_every_schedule_trains(bench, schedule):
     trainer, _ = bench(schedule=schedule, epochs=1).train()
     assert len(trainer.progress.history) == 2
