@@ -59,7 +59,8 @@ class Table:
     options: of every row, under a row's own. epochs, batch_size, lr, encoder: the paper's (lr: option -> rate), one
     number or one for each option.
     compared_with: key of the row that times are divided by and, in a table without a paper's numbers, differences are
-    taken from. note: what a reader has to know beside it.
+    taken from. many: whether the intervals of these hold for all rows at once, one spread of seeds for all of them,
+    which is for tables of many rows with few seeds. note: what a reader has to know beside it.
     """
 
     title: str
@@ -72,6 +73,7 @@ class Table:
     options: dict[str, str] = field(default_factory=dict)
     lr: dict[str, str] = field(default_factory=dict)
     encoder: str = "bert-base-uncased"
+    many: bool = False
     note: str = ""
 
     @property
@@ -289,6 +291,7 @@ RECIPE = Table(
     epochs=2,
     batch_size=32,
     options=SHARED,
+    many=True,
 )
 
 LEE = "Lee, Park, Seo and Kim 2021"

@@ -162,6 +162,8 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
         if share < 1:
             said.append(f"{task}: {share:g} of the train rows" + (f" ({count.pop():,})" if len(count) == 1 else ""))
     said.append("ours: mean ± standard deviation between seeds (number of seeds)")
-    if not table.of_a_paper:
+    if table.many:
+        said.append("of differences in brackets the 95 % intervals that hold for all rows at once (Dunnett 1955)")
+    elif not table.of_a_paper:
         said.append("of differences, seed by seed, in brackets the 95 % t interval")
     return "; ".join(said) + "." + (f" {table.note}" if table.note else "")

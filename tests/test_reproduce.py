@@ -5,6 +5,7 @@ Follows the tables of Jia 2024 and of Lee, Park, Seo and Kim 2021.
 
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -142,6 +143,35 @@ def test_without_a_paper_differences_are_of_the_same_seeds():
     assert base[3] == ""
     # Of +0.1 and +0.3; base's third seed has nothing beside it. The t of one degree of freedom is 12.706.
     assert new[3] == "+0.200 ± 0.141 [-1.071, +1.471]"
+
+
+def test_of_many_rows_the_intervals_hold_at_once():
+    """With one other row it is the two-sample t interval; with several it is wider, and a row of one seed has one."""
+    names = ("base", "new", "more", "none")
+    table = dataclasses.replace(
+        OF_A_PAPER, many=True, rows=tuple(Row(name, name, "finetune", {}, (SST,)) for name in names)
+    )
+    rows = [make_row("base", 1, 0.4), make_row("base", 2, 0.6), make_row("new", 3, 0.7), make_row("new", 4, 0.9)]
+
+    def differences():
+        """Of each row: the difference, and how far the ends of its interval are from it."""
+        found = []
+        for line in filter(lambda line: line[3], printed(table, rows)):
+            value, *ends = [float(part) for part in re.findall(r"[-+][.0-9]+", line[3])]
+            found.append((value, *(end - value for end in ends)))
+        return found
+
+    # Pooled variance (0.02 + 0.02) / 2; 4.303 standard errors of sqrt(0.02 / 2 + 0.02 / 2), two degrees of freedom.
+    assert printed(table, rows[:2])[0][3] == printed(table, rows)[2][3] == ""
+    assert differences()[0] == pytest.approx((0.3, -0.6085, 0.6085), abs=0.003)
+
+    rows.append(make_row("more", 1, 0.5))
+    new, more = differences()
+    assert new[2] > 0.65 and more[0] == 0
+    assert more[2] / new[2] == pytest.approx(math.sqrt((1 / 2 + 1) / (1 / 2 + 1 / 2)), abs=0.01)
+
+    alone = [make_row(name, 1, value) for name, value in (("base", 0.4), ("new", 0.5), ("more", 0.3))]
+    assert [line[3] for line in printed(table, alone)] == ["", "+0.100", "-0.100", ""]  # nothing to tell a spread by
 
 
 def test_an_undefined_value_is_left_out():
