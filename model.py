@@ -20,6 +20,7 @@ from errors import InputError
 from files import read_json, write_json
 from heads import HeadConfig, TaskHead
 from packed import Layout
+from pair_inputs import Side, pair_inputs
 from poolers import masked_mean, resolve_options
 from tasks import TASKS
 
@@ -226,30 +227,30 @@ class MultitaskBERT(nn.Module):
 
     def predict_sentiment(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Scores (B, 5) of the sentiments 0 (negative) to 4 (positive): logits, or TaskHead.class_logits' answer."""
-        outputs = self._predict("sst", input_ids, attention_mask)
-        return self.heads["sst"].class_logits(outputs)
+        layout = Layout.of(attention_mask).to(input_ids.device)
+        return self._head("sst").class_logits(self._score("sst", input_ids, layout))
 
     def predict_paraphrase(self, input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> torch.Tensor:
         """Logits (B,): sigmoid gives the probability that the sentences are paraphrases."""
-        return self._predict("para", *_stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2))
+        return self._predict_pairs("para", (input_ids_1, attention_mask_1), (input_ids_2, attention_mask_2))
 
     def predict_similarity(self, input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> torch.Tensor:
         """Scores (B,): higher is more similar. Trained for correlation, so their scale has no meaning of its own."""
-        return self._predict("sts", *_stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2))
+        return self._predict_pairs("sts", (input_ids_1, attention_mask_1), (input_ids_2, attention_mask_2))
 
-    def _predict(self, name: str, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def _predict_pairs(self, name: str, first: Side, second: Side) -> torch.Tensor:
+        """Outputs (B,) of a head, which reads the pairs as it was trained to: see pair_inputs."""
+        encoding = self._head(name).config.pair_encoding
+        input_ids, mask, types = pair_inputs(first, second, encoding, self.bert.config.max_position_embeddings)
+        layout = Layout.of(mask).to(input_ids.device)
+        return self._score(name, input_ids, layout, None if encoding == "separate" else types)
+
+    def _head(self, name: str) -> TaskHead:
         if name not in self.heads:
             raise InputError(
                 f"this model has no head for {name}; it has {', '.join(self.heads)}: train with --tasks {name}"
             )
-        encoding = self.heads[name].config.pair_encoding
-        if encoding != "separate":
-            also = " and as two" if encoding == "both" else ", not two"
-            raise InputError(
-                f"this model reads a pair of {name} as one sequence{also}: train with --pair_encoding separate"
-            )
-        layout = Layout.of(attention_mask).to(input_ids.device)
-        return self._score(name, input_ids, layout)
+        return self.heads[name]
 
     # Files: a folder that transformers.BertModel loads too, since it knows the `bert.` prefix and ignores other heads.
 
@@ -320,21 +321,3 @@ class MultitaskBERT(nn.Module):
                 raise InputError(f"{source}: {name} is {shapes}: config.json and weights belong to different runs")
             weights.refuse_whole_numbers(name, state[name], source)
         self.load_state_dict(state)
-
-
-def _stack(input_ids_1, attention_mask_1, input_ids_2, attention_mask_2) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both sides of a batch of pairs as one batch: (B, T1) and (B, T2) -> (2B, max(T1, T2)), padded with zeros."""
-    for ids, mask in ((input_ids_1, attention_mask_1), (input_ids_2, attention_mask_2)):
-        if ids.shape != mask.shape:
-            raise ValueError(f"attention_mask is {tuple(mask.shape)} but input_ids are {tuple(ids.shape)}")
-    if len(input_ids_1) != len(input_ids_2):
-        raise ValueError(f"{len(input_ids_1)} first sentences but {len(input_ids_2)} second ones: a pair has both")
-    width = max(input_ids_1.shape[1], input_ids_2.shape[1])
-
-    def widen(x):
-        return nn.functional.pad(x, (0, width - x.shape[1]))
-
-    return (
-        torch.cat([widen(input_ids_1), widen(input_ids_2)]),
-        torch.cat([widen(attention_mask_1), widen(attention_mask_2)]),
-    )

@@ -171,7 +171,7 @@ class BertTokenizer:
         texts = _pairs(sentences, seconds)
         limit = self._limit(False, True, max_length, paired=seconds is not None)
         encodings = self._tokenizer.encode_batch_fast(texts)
-        rows = [_cut(e.ids, [] if seconds is None else e.type_ids, limit) for e in encodings]
+        rows = [cut(e.ids, [] if seconds is None else e.type_ids, limit) for e in encodings]
         return Encoded(
             ids=[np.array(ids, dtype=np.int32) for ids, _ in rows],
             type_ids=None if seconds is None else [np.array(types, dtype=np.int32) for _, types in rows],
@@ -253,10 +253,10 @@ class BertTokenizer:
 
     def _encode(self, texts, limit):
         """(ids, segments) of each text, cut to `limit` tokens if there is one."""
-        return [_cut(e.ids, e.type_ids, limit) for e in self._tokenizer.encode_batch_fast(texts)]
+        return [cut(e.ids, e.type_ids, limit) for e in self._tokenizer.encode_batch_fast(texts)]
 
 
-def _cut(ids, types, limit):
+def cut(ids, types, limit):
     """`[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`, cut to `limit` tokens if there is one: (ids, segments).
 
     Of a pair the longer text is cut to the length of the other, and then both, as the library's "longest_first" does.

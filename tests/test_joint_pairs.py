@@ -193,14 +193,6 @@ def test_a_joint_head_has_no_offset_to_calibrate(tiny, tiny_tokenizer):
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
 
 
-def test_the_course_s_methods_refuse_two_sentences_for_one_sequence(task, tiny):
-    model = build(task, tiny)
-    method = {"para": model.predict_paraphrase, "sts": model.predict_similarity}[task.name]
-    ids, mask = torch.tensor([[2, 7, 3]]), torch.ones(1, 3)
-    with pytest.raises(InputError, match=f"reads a pair of {task.name} as one sequence.*--pair_encoding separate"):
-        method(ids, mask, ids, mask)
-
-
 def test_an_encoder_of_one_segment_is_refused(tiny):
     config = ModelConfig.for_tasks(["para"], pair_encoding="joint")
     with pytest.raises(InputError, match="--pair_encoding joint: this encoder knows one segment"):

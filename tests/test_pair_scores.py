@@ -197,11 +197,3 @@ def test_what_does_not_go_together_is_refused(tiny):
             ModelConfig.for_tasks(["sts"], attention={"sts": 0}, pair_encoding="both", pair_score="cosine"),
             tiny(type_vocab_size=1),
         )
-
-
-def test_the_course_s_methods_refuse_what_they_can_t_be_given(task, tiny):
-    model = build(task, tiny, "both")
-    method = {"para": model.predict_paraphrase, "sts": model.predict_similarity}[task.name]
-    ids, mask = torch.tensor([[2, 7, 3]]), torch.ones(1, 3)
-    with pytest.raises(InputError, match=f"reads a pair of {task.name} as one sequence and as two"):
-        method(ids, mask, ids, mask)
