@@ -6,6 +6,7 @@ gives it, one that was stopped is resumed. What is kept of a run are its logs an
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -19,12 +20,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import weights
 from errors import InputError, quoted
 from experiments import Row, Table
 from files import cannot, sha256, short
 from options import SCORES, unfinished
 from result_row import need, read_lines
 from run import ROOT, Run
+from sentence_encoder import best_of
 from sharing import append_line, holder
 
 LOG = "log.txt"
@@ -136,6 +139,21 @@ class Cell(ABC):
     @abstractmethod
     def selecting(self) -> list[tuple[str, str]]:
         """What of the row's "dev" is said when it is there, each with its metric."""
+
+
+def encoder_of(args: argparse.Namespace) -> tuple[weights.Weights | None, str]:
+    """The weights of --model, and what rows call them: a run's or its best/'s by the run's own name.
+
+    None with --print where they aren't there, which needs their name alone. Raises InputError for what isn't there.
+    """
+    try:
+        source = weights.find(best_of(args.model))
+    except InputError:
+        if not args.print or args.model is None:
+            raise
+        return None, Path(args.model).name
+    folder = source.path.parent if source.path.name == "best" else Path(source.name)
+    return source, folder.name
 
 
 def fits_scale(cell: dict, scale: Scale) -> bool:

@@ -11,9 +11,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import weights
 from bert import BertConfig
-from cells import FINISHED, STOPPED, Cell, Scale, fits_scale, hash_of, parse_shares, refuse_differences
+from cells import FINISHED, STOPPED, Cell, Scale, encoder_of, fits_scale, hash_of, parse_shares, refuse_differences
 from console import counted
 from contrastive_loss import Objective
 from contrastive_model import ContrastiveRows
@@ -28,7 +27,6 @@ from options import SCORES
 from result_row import last_row, need
 from run import ROOT, Run
 from search_data import read_collection
-from sentence_encoder import best_of
 from sts_data import read_sets
 
 SIMILARITY, SEARCH = "similarity.json", "search.json"  # what judging leaves in a run's folder
@@ -220,22 +218,22 @@ def scale_of(args: argparse.Namespace, table: ContrastiveTable) -> ContrastiveSc
     missing = [name for name in wanted if not (data / name).exists()]
     if missing and not args.print:
         raise InputError(f"{data}: no {', '.join(missing)} there: docs/sentences.md says what stands where; see --data")
-    source = weights.find(best_of(args.model))
-    wide = BertConfig.from_pretrained(source.path).hidden_size >= BASE
-    folder = source.path.parent if source.path.name == "best" else Path(source.name)  # of a run, its own name
+    source, name = encoder_of(args)
+    wide = source is not None and BertConfig.from_pretrained(source.path).hidden_size >= BASE
+    rates = {option: float(table.lr[option]) if wide else table.narrow_lr[option] for option in trained}
     return ContrastiveScale(
-        str(source.path) if args.model else None,
-        folder.name,
+        str(source.path) if source and args.model else None,
+        name,
         data,
         data.name,
-        {name: float(table.lr[name]) if wide else table.narrow_lr[name] for name in trained},
+        rates if source else {},
         epochs,
         batch_size,
         fraction,
         args.runs.resolve(),
         () if args.device is None else ("--device", args.device),
         table,
-        source.sha256,
+        source.sha256 if source else "",
     )
 
 
@@ -247,13 +245,17 @@ def fits(cell: dict, scale: ContrastiveScale) -> bool:
 def caption(table: ContrastiveTable, scale: ContrastiveScale, rows: list[dict]) -> str:
     """What was run, and how it differs from what is published."""
     said = [f"{table.title} ({table.source}); encoder {scale.model_name}, data {scale.data_name}"]
-    for option, rate in scale.lr.items():
+    for option in scale.epochs:
+        if option == UNTRAINED:
+            continue
         counts = {found["data"]["rows"] for found in rows if found["cell"]["option"] == option}
         share = f"{scale.fraction[option]:g} of the rows" if scale.fraction[option] < 1 else ""
         many = f"{counts.pop():,} rows" if len(counts) == 1 else ""
+        rate = scale.lr.get(option)
         theirs = "" if rate == float(table.lr[option]) else f" (published for {table.encoder}: {table.lr[option]})"
         parts = [many, share, counted(scale.epochs[option], "epoch"), f"{scale.batch_size[option]} rows a batch"]
-        said.append(f"{option}: {', '.join(filter(None, parts))}, learning rate {rate:g}{theirs}")
+        parts += [] if rate is None else [f"learning rate {rate:g}{theirs}"]
+        said.append(f"{option}: {', '.join(filter(None, parts))}")
     left = {name: found["dev"][name]["left_out"] for found in rows for name in found["dev"] if name != table.searched}
     if any(left.values()):
         counts = ", ".join(f"{count:,} of {name}" for name, count in left.items() if count)

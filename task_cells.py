@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import weights
 from bert import BertConfig, BertModel
-from cells import STOPPED, Cell, Scale, fits_scale, hash_of, parse_shares, refuse_differences
+from cells import STOPPED, Cell, Scale, encoder_of, fits_scale, hash_of, parse_shares, refuse_differences
 from console import counted
 from course_data import choose_data
 from distributed import ALONE
@@ -26,6 +25,7 @@ from options import COMMAND, get_args, input_paths, recommended_lr
 from result_row import is_place, last_row, need, read_lines
 from result_row import row as row_of
 from sampling import make_schedule
+from sentence_encoder import best_of
 from tasks import TASKS
 
 STATES = 3  # of the optimizer's two numbers and the weight itself, a checkpoint's size a learning number
@@ -117,15 +117,16 @@ def scale_of(args: argparse.Namespace, table: Table) -> Scale:
     too_large = [task for task, share in fraction.items() if share > 1]
     if too_large:
         raise InputError(f"--fraction {args.fraction}: {too_large[0]}'s is above 1, which is all")
-    source = weights.find(args.model)
-    hidden = BertConfig.from_pretrained(source.path).hidden_size
-    folder, _ = choose_data(args.data)
+    source, name = encoder_of(args)
+    hidden = source and BertConfig.from_pretrained(source.path).hidden_size
+    named = args.print and args.data is not None  # what is printed needs the folder's name alone
+    folder = args.data if named else choose_data(args.data)[0]
     return Scale(
-        args.model,
-        Path(source.name).name,
+        args.model and str(best_of(args.model)),
+        name,
         args.data and args.data.resolve(),
         folder.resolve().name,
-        {option: recommended_lr(hidden, option) for option in OPTIONS},
+        {option: recommended_lr(hidden, option) for option in OPTIONS} if source else {},
         epochs,
         batch_size,
         fraction,
@@ -143,8 +144,8 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
     """What was run, and how it differs from the paper's."""
     said = [f"{table.title}. Dev scores; encoder {scale.model_name}, data {scale.data_name}"]
     for option in dict.fromkeys(row.option for row in table.rows):
-        rate, theirs = f"{scale.lr[option]:g}", table.lr.get(option)
-        theirs = f" (paper: {theirs})" if theirs and float(theirs) != float(rate) else ""
+        rate, theirs = scale.lr.get(option), table.lr.get(option)
+        theirs = f" (paper: {theirs})" if theirs and float(theirs) != rate else ""
         counts = []
         for what, ours, paper in (
             (counted(scale.epochs[option], "epoch"), scale.epochs[option], table.epochs),
@@ -153,7 +154,8 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
             counts.append(what + (f" (paper: {paper})" if table.of_a_paper and ours != paper else ""))
         several = any("accumulate" in row.options for row in table.rows if row.option == option)
         times = ", times the square root of the batches of a step" if several else ""
-        said.append(f"{option}: {', '.join(counts)}, learning rate {rate}{times}{theirs}")
+        rates = [] if rate is None else [f"learning rate {rate:g}{times}{theirs}"]
+        said.append(f"{option}: {', '.join(counts + rates)}")
     if table.of_a_paper and scale.model_name != table.encoder:
         said.append(f"the paper's encoder is {table.encoder}, so the difference is not the program's alone")
     for task in dict.fromkeys(column.task for column in table.columns):

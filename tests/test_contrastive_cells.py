@@ -231,6 +231,8 @@ def test_what_is_missing_is_named(make, made):
     code, _, err = make()
     assert code == 1 and "data: no nli/SNLI there: docs/sentences.md says what stands where" in err
     assert make("--print")[0] == 0  # what was made elsewhere can be shown
+    code, out, _ = make("--print", "--model", "nowhere/gone")
+    assert code == 0 and "encoder gone" in out and "learning rate" not in out
 
 
 def test_a_model_is_deleted_with_the_folders_in_it(made):

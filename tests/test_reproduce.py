@@ -23,7 +23,7 @@ from cells import Scale, parse_shares
 from command_line import build_parser
 from errors import InputError
 from experiments import TABLES, TEACHING, Column, ContrastiveTable, Row, Table
-from files import read_json
+from files import read_json, write_json
 from locks import fcntl
 from options import get_args
 from sharing import holder
@@ -263,6 +263,31 @@ def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
         line.split("|")[4]
         == make("--print", table="table3")[1].split("mean of the tokens | finetune |")[1].split("|")[1]
     )
+
+
+def test_printing_needs_the_rows_alone(make, tmp_path, monkeypatch):
+    """Of weights and data that aren't there it needs the names."""
+    rows = [{**make_row("mean", seed, 0.25), "data": {"sst": {"train": {"rows": 9}}}} for seed in (1, 2)]
+    for row in rows:
+        row["cell"] |= {"model": "gone", "data": "away", "epochs": 1, "batch_size": 12, "fraction": {}}
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elsewhere = ("--model", "nowhere/gone", "--data", "nowhere/away")
+    code, out, err = make(*elsewhere, "--print")
+    assert (code, err) == (0, "") and "| 0.250 ± 0.000 (2) |" in out and "encoder gone, data away" in out
+    assert "finetune: 1 epoch (paper: 10), 12 rows a batch (paper: 8)\n" in out.replace(";", "\n")  # no rate is known
+    code, _, err = make(*elsewhere, "--plan")
+    assert code == 1 and "nowhere" in err
+
+
+def test_a_run_s_model_is_called_by_the_run_s_name(make, program, tmp_path):
+    """The best/ of two runs are two encoders."""
+    for run in ("one", "other"):
+        shutil.copytree(program / "tiny", tmp_path / run / "best")
+        write_json(tmp_path / run / "config.json", {"command": "contrastive.py"})
+        assert make("--model", str(tmp_path / run / "best"), *MEAN_SST)[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["cell"]["model"] for row in rows] == ["one", "other"]
+    assert "1 cell, 1 done" in make("--model", str(tmp_path / "one"), *MEAN_SST)[1]  # the run stands for its best/
 
 
 def test_a_finished_run_without_a_row_gives_it(make, tmp_path):
