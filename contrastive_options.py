@@ -160,7 +160,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--max_length", type=int, metavar="N", default=32, help="tokens a sentence is cut to in training (default 32)"
     )
     how.add_argument(
-        "--lr", type=float, help="default: unsup 3e-5, sup 5e-5, mlm 1e-4, for bert-base; more for smaller ones"
+        "--lr",
+        type=float,
+        help="default: unsup 3e-5, sup 5e-5, mlm 1e-4, for bert-base; give a smaller encoder more, 1e-4 say",
     )
     how.add_argument("--lr_decay", choices=LEARNING_RATES, default="linear", help="of the rate (default linear)")
     how.add_argument(
