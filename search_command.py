@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--judged",
         choices=JUDGED,
         default="all",
-        help="of Cranfield's judgements: all (default), or positive: without grade -1, the document that a query came from",
+        help="of Cranfield's judgements: all (default), or positive: without -1, the document a query came from",
     )
     judge.add_argument(
         "--recall_at", type=int, action="extend", nargs="+", metavar="K", help="default 10 100, as BEIR reports"
