@@ -221,15 +221,15 @@ class TaskData:
         input_ids, types = split_segments(torch.from_numpy(padded))
         return Batch(self.task, ids, input_ids, layout, labels, states, token_type_ids=types)
 
-    def parts(self, rows: np.ndarray, most: int | None, device: torch.device, epoch: int = 0) -> list[Batch]:
+    def parts(self, rows: np.ndarray, most: int | None, device: torch.device, epoch: int | None = None) -> list[Batch]:
         """The batch of these rows cut into batches of at most `most` rows (None: as it is), ready for `device`.
 
-        epoch: the one that asks, in each of which other joint pairs are swapped, if any.
+        epoch: the one that asks, in each of which other joint pairs are swapped, if any; None: as they stand.
         """
         if not len(rows):
             return []
         swaps = None
-        if self.swapped is not None:
+        if self.swapped is not None and epoch is not None:
             swaps = np.random.default_rng((self.swap_seed, epoch)).random(len(self)) < 0.5
         found = [self.batch(part, swaps) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
         return [part.pinned() for part in found] if device.type == "cuda" else found

@@ -37,20 +37,22 @@ TIMED_NUMBERS = 1 << 22
 class Demands:
     """How a run trains, as far as it costs.
 
-    passes: how often a batch goes through the model, forward and backward. sums: of several batches' gradients that are
-    kept beside the last one's, see Accumulation and PCGrad. settle: whose offsets are settled for each evaluation.
+    passes: how often a batch goes through the model, forward and backward. sums: numbers kept for each that
+    learns, beside its gradient and AdamW's two: sums of gradients (see Accumulation and PCGrad), a moving average.
+    settle: whose offsets are settled for each evaluation. micro_batch: most rows at once, 0 for all.
     """
 
     option: str
     passes: int = 1
     sums: int = 0
     settle: str = "cosine"
+    micro_batch: int = 0
 
     @classmethod
     def of(cls, args: argparse.Namespace, tasks: int) -> Demands:
         """Of a run of so many tasks with these options of multitask_classifier.py."""
         sums = 0 if args.accumulate == 1 else min(tasks, args.accumulate) if args.pcgrad else 1
-        return cls(args.option, passes(args.r_drop), sums, args.settle)
+        return cls(args.option, passes(args.r_drop), sums + bool(args.average), args.settle, args.micro_batch)
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ def count_memory(model: MultitaskBERT, data: dict, batch_size: int, demands: Dem
     rows = max(float(splits["train"].lengths.mean()) for splits in data.values())
     layers = model.bert.config.num_hidden_layers if demands.option == "finetune" else 0
     layers += max(len(head.attention) for head in model.heads.values())
-    kept = demands.passes * batch_size * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
+    at_once = min(batch_size, demands.micro_batch or batch_size)
+    kept = demands.passes * at_once * rows * model.bert.config.hidden_size * layers * KEPT_PER_LAYER
     return FLOAT_BYTES * (total + (3 + demands.sums) * learning + kept)
 
 

@@ -90,6 +90,16 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
         raise InputError(
             "--attention_ffn: none of these tasks has an attention layer: leave it out, or say --attention"
         )
+    if args.attention_init != "default" and not any(layers.values()):
+        raise InputError(
+            f"--attention_init {args.attention_init}: none of these tasks has an attention layer: leave it out"
+        )
+    encodings = {task.encoding(args.pair_encoding) for task in tasks if task.is_pair}
+    if args.pair_score != "calibrated" and encodings == {"joint"}:
+        raise InputError(
+            f"--pair_score {args.pair_score}: pairs that are read as one sequence have no such score: leave it out, or "
+            "say --pair_encoding"
+        )
     if args.swap_pairs and all(task.encoding(args.pair_encoding) == "separate" for task in tasks):
         raise InputError("--swap_pairs: no pair of these tasks is one sequence: leave it out, or say --pair_encoding")
     tasks = tuple(task.with_loss(losses.get(task.name)) for task in tasks)

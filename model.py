@@ -214,7 +214,7 @@ class MultitaskBERT(nn.Module):
         self.eval()
         head, states = self.heads[batch.task.name], batch.states
         if not batch.encoded:
-            states = self.encode(batch.input_ids, batch.layout, keep=head.layers_wanted)
+            states = self.encode(batch.input_ids, batch.layout, False, head.layers_wanted, batch.token_type_ids)
         head.calibrate(states, batch.layout, positive, batch.features)
         self.train(was_training)
 

@@ -44,7 +44,7 @@ def recommended_lr(hidden_size: int, option: str, accumulate: int = 1) -> float:
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
 MAY_CHANGE += ("resume", "tensorboard", "quiet")
 # What an ensemble of finished runs asks for, beyond the course's file names.
-OF_AN_ENSEMBLE = {"ensemble", "data", "device", "use_gpu", "precision", "run", "quiet"}
+OF_AN_ENSEMBLE = {"ensemble", "data", "device", "use_gpu", "precision", "run", "quiet", "local_files_only"}
 # What config.json has as it was resolved: no default could say afterwards which it was.
 RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
@@ -161,12 +161,18 @@ def choose_device(args: argparse.Namespace, local_rank: int = 0) -> tuple[torch.
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if args.device:
         device = torch_device(args.device)
+        if device.type == "cuda" and device.index is not None and local_rank:
+            raise InputError(f"--device {args.device}: each of several processes takes a GPU of its own: say cuda")
         there = {"cuda": cuda, "mps": mps, "cpu": True}.get(device.type, False)
         count = torch.cuda.device_count() if device.type == "cuda" else 1
+        if device.type == "cuda" and device.index is None and cuda:
+            device = torch.device("cuda", local_rank)
         there = there and (device.index or 0) < count
         if not there:
             found = f"CUDA: {torch.cuda.device_count()} devices, MPS: {'yes' if mps else 'no'}"
             raise InputError(f"--device {args.device}: not there ({found}); leave it out for the best there is")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         return device, "asked for"
     if args.use_gpu and not (cuda or mps):
         driver = "" if torch.version.cuda else ", which is built for CPUs alone"

@@ -12,6 +12,7 @@ import math
 import shlex
 import statistics
 import sys
+import warnings
 from datetime import datetime
 from pathlib import Path
 
@@ -146,7 +147,8 @@ def results_table(table: Table, rows: list[dict]) -> str:
                 if column.compared and table.many:
                     line.append(apart[column].get((row.key, row.option), ""))
                 elif column.compared:
-                    line.append(paired(ours, values_of(base, column, rows) if base else {}))
+                    compared = base and base is not row
+                    line.append(paired(ours, values_of(base, column, rows)) if compared else "")
         if times:
             line += [_ratio(row.seconds, base and base.seconds), time_ratio(row, base, rows)]
         lines.append(line)
@@ -164,8 +166,6 @@ def paired(ours: dict[int, float], base: dict[int, float]) -> str:
 
     Over the seeds that both have; one seed has a difference alone.
     """
-    if ours == base:
-        return ""
     differences = [value - base[seed] for seed, value in ours.items() if seed in base]
     if not differences:
         return ""
@@ -181,7 +181,7 @@ def from_one(table: Table, column: Column, rows: list[dict]) -> dict[tuple[str, 
     """(key, option) -> `+0.007 [-0.005, +0.019]`: the difference of its mean from that of the row compared with.
 
     The intervals are Dunnett's (1955, "A Multiple Comparison Procedure for Comparing Several Treatments with a
-    Control", J. Am. Stat. Assoc. 50): in 95 % of tables all of them hold. They take the spread between seeds to be the
+    Control", J. Am. Stat. Assoc. 50): in 95 % of columns all of them hold. They take the spread between seeds to be the
     same in every row, so that rows of one seed have one, too, where any row has more. Seeds aren't paired.
     """
     found = {}
@@ -195,7 +195,9 @@ def from_one(table: Table, column: Column, rows: list[dict]) -> dict[tuple[str, 
         told = [signed(statistics.fmean(each) - statistics.fmean(base)) for each in others.values()]
         if any(len(set(each)) > 1 for each in (base, *others.values())):
             test = dunnett(*others.values(), control=base, rng=np.random.default_rng(SEED))
-            ends = test.confidence_interval(CONFIDENCE)
+            with warnings.catch_warnings():  # a root that is found to three digits instead of more
+                warnings.filterwarnings("ignore", "Computation of the confidence interval did not converge")
+                ends = test.confidence_interval(CONFIDENCE)
             told = [f"{said} [{signed(a)}, {signed(b)}]" for said, a, b in zip(told, ends.low, ends.high, strict=True)]
         found |= {(key, option): each for key, each in zip(others, told, strict=True)}
     return found

@@ -143,7 +143,7 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
     parts, options = ["python", config["command"], *words], without_places(config["options"])
     for action in (parser or build_parser())._actions:
         value = options.get(action.dest)
-        if action.dest == "recipe" or value in (None, False, action.default):
+        if action.dest == "recipe" or value is None or value is False or value == action.default:  # 0 is a value
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
         parts += [action.option_strings[-1], *map(str, values)]

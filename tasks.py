@@ -23,7 +23,7 @@ KINDS_OF = {
     "cross_entropy": ("class",),
     "softmax_twice": ("class",),
     "binary_cross_entropy": ("binary",),
-    "negative_pearson": ("binary", "score"),
+    "negative_pearson": ("score",),  # it sees no offset, so where yes begins would be anywhere
     "coral": ("class",),
     "corn": ("class",),
     "squared_emd": ("class",),

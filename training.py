@@ -41,6 +41,9 @@ from stopping import on_signals
 SAY_EVERY = 60
 # Steps between two looks at the loss on a GPU, which each time waits until the GPU has caught up.
 READ_EVERY = 16
+# Steps one after the other whose gradient overflowed float16, each at half the scale of the one before: from 65,536,
+# the first scale, so many would bring it to 1/16, which no gradient that is finite in float32 needs.
+MOST_OVERFLOWS = 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Progress:
     """Where a run is: epochs finished, steps made in the one now running, the best so far, and a row an evaluation.
 
     best_epoch: in which the best was found, 1 for the first, 0 for none yet. without_better: evaluations since then.
-    micro_batch: rows that go through the model at once, 0 for all; smaller than asked for where memory ran out.
+    micro_batch: where memory ran out, rows that go through the model at once since; 0 where it never did.
     losses: task -> sum of the losses since the last evaluation, and how many they are. skipped: batches left out since
     their loss or gradient was not finite; in_a_row: the last of them.
     """
@@ -140,8 +143,8 @@ class Trainer:
         self.scaler = precision.scaler(model.device)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
-        self.progress = Progress(micro_batch=options.micro_batch)
-        self.interrupted = False
+        self.progress = Progress()
+        self.interrupted, self.overflows = False, 0
         self.saved_at = time.monotonic()
         # (loss, gradient's norm), task, where it was, the steps made then
         self.unread: list[tuple[torch.Tensor, str, str, int]] = []
@@ -183,6 +186,11 @@ class Trainer:
         """Of the whole run."""
         return self.progress.epoch * self.schedule.steps_per_epoch + self.progress.step
 
+    @property
+    def micro_batch(self) -> int:
+        """Most rows that go through the model at once, 0 for all: what is asked for, or what there was memory for."""
+        return min((size for size in (self.progress.micro_batch, self.options.micro_batch) if size), default=0)
+
     def _out_of_patience(self) -> bool:
         return 0 < self.options.patience <= self.progress.without_better
 
@@ -213,7 +221,7 @@ class Trainer:
                 progress.seconds, mark = progress.seconds + now - mark, now
                 bar.update()
                 losses = ", ".join(f"{task} {value:.3f}" for task, value in self.running.items())
-                words = f"{losses}, {tokens / (now - began):,.0f} tokens/s"
+                words = f"{losses}, {tokens / max(now - began, 1e-9):,.0f} tokens/s"
                 bar.set_postfix_str(words, refresh=False)
                 if bar.disable and now - said >= SAY_EVERY:  # not a terminal: a line now and then
                     say(f"{name:>10}  step {progress.step:,} of {len(steps):,}: loss {words}")
@@ -244,13 +252,13 @@ class Trainer:
         """This process's rows of a step's batch, in micro-batches."""
         task, rows = step
         own = self.processes.shares(rows)[self.processes.rank]
-        return self.data[task].parts(own, self.progress.micro_batch, self.model.device, self.progress.epoch)
+        return self.data[task].parts(own, self.micro_batch, self.model.device, self.progress.epoch)
 
     def _gradient(self, task: str, rows: np.ndarray, parts: list[Batch], say: Callable[[str], None]) -> torch.Tensor:
         """Put the gradient of the batch's loss in place, in smaller parts where memory runs out; returns the loss."""
         counts = [len(share) for share in self.processes.shares(rows)]
         while True:
-            most = self.progress.micro_batch
+            most = self.micro_batch
             if most and any(len(part) > most for part in parts):  # prepared before memory ran out
                 parts = self._parts((task, rows))
             self.optimizer.zero_grad(set_to_none=True)
@@ -301,7 +309,15 @@ class Trainer:
             known = norm if self.options.accumulate == 1 and not half else None
             clip_grad_norm(self.learning.values(), self.options.clip, known)
         self.scaler.step(self.optimizer)
+        scale = self.scaler.get_scale()
         self.scaler.update()
+        overflowed = half and self.scaler.get_scale() < scale
+        self.overflows = self.overflows + 1 if overflowed else 0
+        if self.overflows >= MOST_OVERFLOWS:
+            raise InputError(
+                f"the gradient overflowed float16 in {MOST_OVERFLOWS} steps in a row, the last at {place}: --precision "
+                f"fp32, or {REMEDY}; {self._kept()}"
+            )
 
     def _read_losses(self, say: Callable[[str], None]) -> bool:
         """Take note of the losses not read yet, on a GPU this waits for it; whether the last one could be used.
@@ -348,7 +364,7 @@ class Trainer:
     def _judge(self, say: Callable[[str], None]) -> None:
         progress, first = self.progress, self.processes.first
         score, row, words = self.evaluate()
-        learned = progress.epoch > 0 or progress.step > 0 or self.options.epochs == 0
+        learned = bool(self.optimizer.state) or self.options.epochs == 0  # a step was made, or none is wanted
         best = learned and score > progress.best  # the untrained model is a reference, not a candidate
         progress.without_better += learned
         if best:
@@ -416,8 +432,6 @@ class Trainer:
         self.progress = Progress(**state)
         if self.progress.best_epoch:
             check_best(self.run.best, self.run.checkpoint)
-        sizes = [size for size in (self.progress.micro_batch, self.options.micro_batch) if size]
-        self.progress.micro_batch = min(sizes, default=0)  # what didn't fit then won't now
         with torch.no_grad():
             for name, p in self.learning.items():
                 p.copy_(tensors[f"model.{name}"])

@@ -82,6 +82,18 @@ def test_two_processes_are_one_at_the_same_global_batch(both, tmp_path, name, mi
     assert {path.name for path in (both / f"{name}-{micro_batch}").iterdir()} == {"best", "last", "metrics.jsonl"}
 
 
+def test_two_processes_are_one_with_all_that_makes_a_step_otherwise(tmp_path):
+    """R-Drop, the mean gradient of three batches, PCGrad, the average that is judged, offsets that are settled."""
+    for code, err in finish(start_two(tmp_path, "together")):
+        assert code == 0, err
+    trainer = make_trainer(tmp_path / "one", "even", together=True)
+    trainer.train(lambda line: None)
+    (curves, weights), (curve_1, weights_1) = (torch.load(tmp_path / f"together-{rank}.pt") for rank in (0, 1))
+    assert curves == curve_1 and all(torch.equal(weights[key], weights_1[key]) for key in weights)
+    assert_close(curves, curve(trainer))
+    assert_close(weights, state(trainer))
+
+
 def test_two_processes_are_one_for_a_loss_that_is_no_mean_over_rows(tmp_path):
     for code, err in finish(start_two(tmp_path, "corn")):
         assert code == 0, err

@@ -134,6 +134,7 @@ def test_what_a_run_demands_is_read_from_its_options():
         return Demands.of(get_args(["--option", "finetune", *line.split()]), tasks)
 
     assert of("") == Demands("finetune", passes=1, sums=0, settle="cosine")
+    assert of("--average 0.9 --accumulate 2 --micro_batch 3") == Demands("finetune", sums=2, micro_batch=3)
     assert of("--r_drop 1 --settle all") == Demands("finetune", passes=2, settle="all")
     assert of("--accumulate 4 --schedule even").sums == 1
     assert [of("--accumulate 4 --schedule even --pcgrad", tasks).sums for tasks in (2, 3, 5)] == [2, 3, 4]
@@ -149,6 +150,8 @@ def test_memory(build, data):
     kept = 24 * 4 * 8 * average  # batch size 8
     assert count_memory(build("finetune"), data, 8, FINETUNED) == 4 * (4 * (encoder + head) + (3 + 2) * kept)
     assert count_memory(build("pretrain"), data, 8, FROZEN) == 4 * (encoder + 4 * head + 2 * kept)
+    parts = count_memory(build("finetune"), data, 8, Demands("finetune", micro_batch=2))
+    assert parts == 4 * (4 * (encoder + head) + (3 + 2) * kept / 4)
     several = count_memory(build("finetune"), data, 8, Demands("finetune", sums=1))  # the sum of gradients, once more
     assert several == 4 * (5 * (encoder + head) + (3 + 2) * kept)
 

@@ -1,5 +1,7 @@
 """The gradient of a batch is the same at once, in micro-batches, and by halves where memory runs out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -108,7 +110,7 @@ def test_memory_that_runs_out_halves_what_goes_through_at_once(tiny, tiny_tokeni
 
         trainer.gradients.outputs = outputs
         trainer.train(said.append)
-        assert trainer.progress.micro_batch == (limit or 0)
+        assert trainer.progress.micro_batch == trainer.micro_batch == (limit or 0)
         weights.append(model.state_dict())
     assert [line for line in said if line.startswith("memory")] == [
         "memory     not enough for 7 rows at once: from here on 4, the same batches",
@@ -116,6 +118,15 @@ def test_memory_that_runs_out_halves_what_goes_through_at_once(tiny, tiny_tokeni
     ]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+def test_a_smaller_part_may_be_asked_for_and_a_larger_one_again(tiny, tiny_tokenizer, tmp_path):
+    """What memory allowed stays, what was asked for is the latest wish's."""
+    trainer = make_trainer(make_model(tiny, False), {"sst": make_data(SST, tiny_tokenizer)}, tmp_path)
+    for forced, asked, wanted in ((0, 0, 0), (0, 3, 3), (4, 0, 4), (4, 8, 4), (4, 2, 2), (0, 8, 8)):
+        trainer.progress.micro_batch = forced
+        trainer.options = dataclasses.replace(trainer.options, micro_batch=asked)
+        assert trainer.micro_batch == wanted
 
 
 def test_no_memory_for_one_row_is_an_error_that_says_what_to_do(tiny, tiny_tokenizer, tmp_path):

@@ -101,7 +101,7 @@ def test_half_the_pairs_are_swapped_in_training_and_others_each_epoch(task, tiny
     epochs = [swapped(data.parts(order, 9, torch.device("cpu"), epoch)) for epoch in range(2)]
     assert all(16 < sum(epoch) < 48 for epoch in epochs) and epochs[0] != epochs[1]
     assert swapped(data.parts(np.arange(64), None, torch.device("cpu"), 1)) == epochs[1]  # whatever the batches
-    assert not any(swapped([data.batch(order)]))  # evaluation
+    assert not any(swapped([data.batch(order)]) + swapped(data.parts(order, None, torch.device("cpu"))))  # evaluation
     plain = TaskData(task, table, tiny_tokenizer, pair_encoding=encoding)
     assert not any(swapped(plain.parts(order, None, torch.device("cpu"), 0)))
 

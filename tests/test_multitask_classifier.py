@@ -3,6 +3,7 @@
 A few rows of the bundled sample and a tiny random model, so that a run takes a second.
 """
 
+import argparse
 import dataclasses
 import errno
 import json
@@ -33,6 +34,7 @@ from batches import TaskData
 from bert import BertModel
 from command_line import build_parser
 from datasets import read_examples
+from errors import InputError
 from evaluation import METRICS, predict, read_predictions
 from files import read_json, sha256
 from model import MultitaskBERT
@@ -43,7 +45,7 @@ from task_files import read_split
 from task_options import parse_attention, parse_fraction, parse_loss
 from tasks import SST, TASKS, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
-from training import Trainer
+from training import Trainer, TrainingOptions
 from weights import File, Known
 
 REPOSITORY = Path(multitask_classifier.__file__).parent
@@ -755,10 +757,59 @@ def test_layers_a_task():
 def test_losses_and_shares_a_task():
     tasks = parse_tasks("sst,para,sts")
     assert parse_loss(None, tasks) == {}
-    assert parse_loss("sst=corn, para=negative_pearson", tasks) == {"sst": "corn", "para": "negative_pearson"}
+    assert parse_loss("sst=corn, sts=negative_pearson", tasks) == {"sst": "corn", "sts": "negative_pearson"}
     assert parse_fraction(None, tasks) == {"sst": 1, "para": 1, "sts": 1}
     assert parse_fraction("0.25", tasks) == {"sst": 0.25, "para": 0.25, "sts": 0.25}
     assert parse_fraction("para=.1,sts=1", tasks) == {"sst": 1, "para": 0.1, "sts": 1}
+
+
+def test_every_option_of_training_arrives(command, root, monkeypatch):
+    """Each at a value that is not its default: what the command gives the loop is what was typed."""
+    given = {}
+
+    def trainer(model, data, schedule, evaluate, save_best, run, options, *others, **more):
+        given.update(vars(options), schedule=type(schedule).__name__)
+        raise InputError("seen")
+
+    monkeypatch.setattr(multitask_classifier, "Trainer", trainer)
+    wanted = {
+        "epochs": 3, "lr": 0.02, "weight_decay": 0.03, "decay": "linear", "warmup": 0.1, "clip": 0.5, "seed": 7,
+        "save_every": 2.0, "micro_batch": 5, "layer_decay": 0.9, "head_lr": 0.04, "quiet": True, "non_finite": "skip",
+        "average": 0.99, "accumulate": 4, "pcgrad": True,
+    }  # fmt: skip
+    named = {"lr_decay" if name == "decay" else name: value for name, value in wanted.items()}
+    typed = [part for name, value in named.items() for part in (f"--{name}", str(value)) if part != "True"]
+    refused(command("--option", "finetune", "--tasks", "sst,sts", "--schedule", "even", *typed), "seen")
+    left = {field.name for field in dataclasses.fields(TrainingOptions)} - set(wanted)
+    assert left == {"evaluate_every", "patience"}  # contrastive.py's
+    assert {name: given[name] for name in wanted} == wanted and given["schedule"] == "Even"
+
+
+def test_options_that_would_say_nothing_are_refused(command, root):
+    bare = ("--attention", "0")
+    refused(command("--attention_init", "uniform", *bare), "--attention_init uniform: none of these tasks has an att")
+    joint = ("--pair_encoding", "joint", "--pair_score", "cosine")
+    refused(command(*joint, *bare), "--pair_score cosine: pairs that are read as one sequence have no such score")
+    refused(command("--loss", "para=negative_pearson"), "para=negative_pearson", "para=binary_cross_entropy")
+    assert not (root / "runs").exists()
+
+
+def test_each_of_several_processes_takes_a_gpu_of_its_own(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for typed in ("cuda", None):
+        args = argparse.Namespace(device=typed, use_gpu=False)
+        assert [options.choose_device(args, rank)[0].index for rank in (0, 1)] == [0, 1]
+        with pytest.raises(InputError, match="not there|3 processes but 2 GPUs"):
+            options.choose_device(args, 2)
+    assert [device.index for device in taken] == [0, 1, 0, 1]
+    one = argparse.Namespace(device="cuda:1", use_gpu=False)
+    assert options.choose_device(one)[0].index == 1
+    with pytest.raises(InputError, match="--device cuda:1: each of several processes takes a GPU of its own: say cuda"):
+        options.choose_device(one, 1)
 
 
 def test_a_feed_forward_block_without_a_layer_is_refused(command, root):

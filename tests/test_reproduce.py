@@ -143,6 +143,8 @@ def test_without_a_paper_differences_are_of_the_same_seeds():
     assert base[3] == ""
     # Of +0.1 and +0.3; base's third seed has nothing beside it. The t of one degree of freedom is 12.706.
     assert new[3] == "+0.200 ± 0.141 [-1.071, +1.471]"
+    same = [make_row(name, 1, 0.5) for name in ("base", "new")]
+    assert [line[3] for line in printed(table, same)] == ["", "+0.000"]
 
 
 def test_of_many_rows_the_intervals_hold_at_once():

@@ -34,6 +34,10 @@ TYPED = [
     "--attention_ffn",
     "--fraction",
     "sst=0.5",
+    "--hidden_dropout_prob",
+    "0",
+    "--seed",
+    "0",
     "--data",
     "my files",
 ]

@@ -385,6 +385,44 @@ def test_the_loss_scale_goes_on(bench):
     assert trainer.scaler.get_scale() == 65536.0
 
 
+def test_a_gradient_that_always_overflows_ends_the_run(bench, monkeypatch):
+    """In float16 such steps are left out by the scaler, silently: the weights would stay as they were."""
+    monkeypatch.setattr(training, "MOST_OVERFLOWS", 5)
+    trainer = bench(precision=Precision("fp16", "asked for")).trainer()
+    broken = next(p for p in trainer.learning.values())
+    broken.register_hook(lambda gradient: torch.full_like(gradient, math.nan))
+    with pytest.raises(InputError, match="overflowed float16 in 5 steps in a row, .*there is no best model yet"):
+        trainer.train(lambda line: None)
+    assert trainer.scaler.get_scale() == 65536 / 2**5 and trainer.progress.step == 4
+
+
+def test_a_model_that_made_no_step_is_not_the_best(bench):
+    trainer = bench(precision=Precision("fp16", "asked for"), epochs=1).trainer()
+    next(p for p in trainer.learning.values()).register_hook(lambda gradient: torch.full_like(gradient, math.nan))
+    progress = trainer.train(lambda line: None)  # nine steps, fewer than end it
+    assert progress.best_epoch == 0 and not any(row["best"] for row in progress.history)
+
+
+def test_clipping_in_float16_is_that_of_float32(bench):
+    """The norm is that of the gradient without the loss scale: after a step of SGD's kind both have moved alike."""
+    moved = []
+    for precision in (FULL, Precision("fp16", "asked for")):
+        trainer = bench(precision=precision, clip=0.01, epochs=1, dropout=False).trainer(folder=precision.name)
+        norms = []
+        real = trainer.optimizer.step
+
+        def step(*, real=real, trainer=trainer, norms=norms, **options):
+            norms.append(torch.stack([p.grad.norm() for p in trainer.learning.values() if p.grad is not None]).norm())
+            return real(**options)
+
+        trainer.optimizer.step = step
+        trainer.train(lambda line: None)
+        moved.append(torch.stack(norms))
+    for norms in moved:
+        torch.testing.assert_close(norms, torch.full_like(norms, 0.01), atol=1e-5, rtol=1e-3)
+    assert len(moved[0]) == 9 and len(moved[1]) == 9
+
+
 @pytest.mark.parametrize("save_every, wanted", [(0.0, 18), (4.0, 2), (10.0, 0)])
 def test_checkpoints_within_an_epoch(bench, monkeypatch, save_every, wanted):
     """Nine steps an epoch of a minute each: with a checkpoint every four, one comes after the fifth step."""

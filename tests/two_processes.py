@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from batches import TaskData  # noqa: E402
 from bert import BertConfig, BertModel  # noqa: E402
+from calibration import settled  # noqa: E402
 from datasets import Example, Table  # noqa: E402
 from distributed import ALONE, find_processes, joined  # noqa: E402
 from errors import InputError  # noqa: E402
 from evaluation import predict  # noqa: E402
 from model import ModelConfig, MultitaskBERT  # noqa: E402
+from r_drop import RDrop  # noqa: E402
 from run import Run  # noqa: E402
 from sampling import SCHEDULES, make_schedule  # noqa: E402
 from tasks import PARA, SST, STS, leaderboard_score  # noqa: E402
@@ -58,8 +61,10 @@ def make_data(sst=SST):
     return found
 
 
-def make_trainer(folder, schedule="proportional", processes=ALONE, micro_batch=0, dropout=0.0, loss=None):
-    """loss: of sst; None is its own."""
+def make_trainer(
+    folder, schedule="proportional", processes=ALONE, micro_batch=0, dropout=0.0, loss=None, together=False
+):
+    """loss: of sst; None is its own. together: R-Drop, steps of three batches, PCGrad, an average, settled offsets."""
     torch.manual_seed(3)
     heads = {"attention": dict.fromkeys(("sst", "para", "sts"), 0), "hidden_dropout_prob": dropout}
     heads["losses"] = {"sst": loss}
@@ -76,7 +81,12 @@ def make_trainer(folder, schedule="proportional", processes=ALONE, micro_batch=0
     run = Run(folder)
     options = TrainingOptions(epochs=2, lr=2e-3, clip=1.0, seed=5, micro_batch=micro_batch)
     save_best = lambda: model.save_pretrained(run.best)  # noqa: E731
-    return Trainer(model, data, steps, evaluate, save_best, run, options, processes=processes)
+    more = {}
+    if together:
+        model.double()  # since PCGrad makes steps of the rounding in key biases, whose gradient is 0
+        options = replace(options, accumulate=3, pcgrad=True, average=0.8)
+        more = {"gradients": partial(RDrop, alpha=1.0), "settled": partial(settled, model, data, 5, "all", processes)}
+    return Trainer(model, data, steps, evaluate, save_best, run, options, processes=processes, **more)
 
 
 def curve(trainer):
@@ -103,6 +113,10 @@ def main(folder, what):
                 trainer = make_trainer(folder / f"{micro_batch}", "proportional", processes, micro_batch, loss="corn")
                 trainer.train(lambda line: None)
                 torch.save((curve(trainer), state(trainer)), folder / f"corn-{micro_batch}-{processes.rank}.pt")
+        elif what == "together":
+            trainer = make_trainer(folder / "two", "even", processes, together=True)
+            trainer.train(lambda line: None)
+            torch.save((curve(trainer), state(trainer)), folder / f"together-{processes.rank}.pt")
         elif what in ("stopped", "straight"):
             trainer = make_trainer(folder / what, processes=processes, dropout=0.2)
             real = trainer._step
