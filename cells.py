@@ -17,12 +17,12 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import weights
 from errors import InputError, quoted
-from experiments import Row, Table
+from experiments import TEACHING, Row, Table
 from files import cannot, sha256, short
 from options import SCORES, unfinished
 from result_row import need, read_lines
@@ -200,6 +200,29 @@ def cells_of(
     return sorted(found, key=lambda cell: (list(seeds).index(cell.seed), cell.row.option, cell.tasks))
 
 
+def with_teachers(cells: list[Cell], table: Table, rows: Rows) -> tuple[list[Cell], dict[Path, set[Path]]]:
+    """The cells and the runs that new ones are distilled from, these first; folder -> the folders that it learns from.
+
+    Raises InputError where a row of a teacher stands, but its model is gone.
+    """
+    teachers, needs = {}, {}
+    for student in cells:
+        if student.row.teacher is None or state_of(student, rows) != NEW:
+            continue
+        of = tuple(table.options_of(student.row.teacher).items())
+        for seed in TEACHING:
+            teacher = replace(student, row=student.row.teacher, options=of, seed=seed)
+            if state_of(teacher, rows) == DONE and not (teacher.folder / "best").is_dir():
+                raise InputError(
+                    f"{student} learns from {teacher}, whose row stands in {short(rows.path)} and whose model is gone: "
+                    "leave --rows of it out, or choose another --runs and --results"
+                )
+            teachers[teacher.folder] = teacher
+            needs.setdefault(student.folder, set()).add(teacher.folder)
+    there = {cell.folder for cell in cells}
+    return [teacher for folder, teacher in teachers.items() if folder not in there] + cells, needs
+
+
 class Rows:
     """The file of rows, one JSON line a finished cell."""
 
@@ -289,13 +312,32 @@ def stop(running: list[Running]) -> None:
             process.kill()
 
 
-def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bool, say) -> list[Cell]:
-    """Make the rows of these cells, `jobs` at a time. Returns those that failed; an interrupt stops what runs."""
-    waiting, running, failed = list(cells), [], []
+def run_all(
+    cells: list[Cell],
+    rows: Rows,
+    jobs: int,
+    call: str,
+    keep_models: bool,
+    say,
+    needs: dict[Path, set[Path]] | None = None,
+) -> list[Cell]:
+    """Make the rows of these cells, `jobs` at a time. Returns those that failed; an interrupt stops what runs.
+
+    needs: a cell's folder -> the folders of those that are made before it, and whose models it learns from.
+    """
+    waiting, running, failed, needs = list(cells), [], [], needs or {}
+    learned_from = set().union(*needs.values())
+    made_here = []
+
+    def ready() -> Cell | None:
+        ahead = {cell.folder for cell in waiting} | {each.cell.folder for each in running}
+        return next((cell for cell in waiting if not needs.get(cell.folder, set()) & ahead), None)
 
     def collect(cell: Cell, whole: bool) -> None:
         found = cell.finished_row(call if whole else None)
-        if not keep_models:  # before there is a row, after which nobody looks there again
+        if cell.folder in learned_from:
+            made_here.append(cell.folder)
+        elif not keep_models:  # before there is a row, after which nobody looks there again
             delete_model(cell.folder)
         rows.add(found)
         scores = [f"{name} {metric} {_show(found['dev'][name][metric])}" for name, metric in cell.selecting()]
@@ -303,8 +345,8 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
 
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                cell = waiting.pop(0)
+            while len(running) < jobs and (cell := ready()):
+                waiting.remove(cell)
                 if cell.state() == FINISHED:
                     collect(cell, False)
                     continue
@@ -331,6 +373,9 @@ def run_all(cells: list[Cell], rows: Rows, jobs: int, call: str, keep_models: bo
             time.sleep(0.2 if running else 0)
     finally:
         stop(running)
+    if not keep_models and not failed:
+        for folder in made_here:
+            delete_model(folder)
     return failed
 
 

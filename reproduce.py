@@ -25,7 +25,7 @@ from scipy.stats import t as students_t
 import contrastive_cells
 import task_cells
 from bert import BertConfig
-from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of
+from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of, with_teachers
 from command_line import path_given, text_given
 from console import counted, refuse, tell
 from contrastive_cells import ContrastiveCell
@@ -319,6 +319,9 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
     if not cells and not args.print:
         raise InputError(f"{args.table} has no run of these --rows, --option and --tasks")
     failed: list[Cell] = []
+    needs = {}
+    if not args.print:
+        cells, needs = with_teachers(cells, table, rows)
     if args.plan:
         plan(cells, rows, args.jobs, say)
         return 0
@@ -327,7 +330,7 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
             left = [cell for cell in cells if state_of(cell, rows) != DONE]
             say(f"{counted(len(cells), 'cell')}, {len(cells) - len(left)} done; rows in {short(args.results)}")
             call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
-            failed = run_all(left, rows, args.jobs, call, args.keep_models, say)
+            failed = run_all(left, rows, args.jobs, call, args.keep_models, say, needs)
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
     if args.print and not keys & {each["cell"]["row"] for each in found}:
         made = sorted({f"of {each['cell'].get('model')} on {each['cell'].get('data')}" for each in rows.rows})

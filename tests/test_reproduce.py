@@ -305,18 +305,24 @@ def test_a_finished_run_without_a_row_gives_it(make, tmp_path):
 
 
 def test_a_row_is_distilled_from_the_runs_of_another(make, tmp_path):
-    best, distilled = ("--rows", "steps", "--seeds", "11711,11712,11713"), ("--rows", "steps-distilled", "--seeds", "5")
+    distilled = ("--rows", "steps-distilled", "--seeds", "5", "--jobs", "2")
+    assert re.findall("new +(steps[a-z-]*) .* seed ([0-9]+)", make(*distilled, "--plan", table="recipe")[1]) == [
+        *(("steps", str(seed)) for seed in TEACHING),
+        ("steps-distilled", "5"),
+    ]
     code, out, _ = make(*distilled, table="recipe")
-    assert code == 1 and re.search("failed +steps-distilled .* no run there", out)
-    assert make(*best, "--jobs", "2", "--keep_models", table="recipe")[0] == 0
-    assert make(*distilled, table="recipe")[0] == 0
-    row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[-1])
+    assert code == 0 and re.findall("started +(steps[a-z-]*) ", out) == ["steps"] * 3 + ["steps-distilled"]
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(rows) == 4 and not list(tmp_path.glob("runs/**/best"))
+    row = rows[-1]
     teachers = [f"tiny-sample/steps-finetune/sst-para-sts/epochs1-batch12-seed{seed}" for seed in TEACHING]
     assert f"--distill {' '.join(teachers)} " in row["command"]
     assert (tmp_path / "runs/tiny-sample/steps-distilled-finetune/sst-para-sts").is_dir()
     shutil.rmtree(tmp_path / "runs")  # the row is there, and its table, without them
     assert "half its labels from three of it" in make("--print", table="recipe")[1]
     assert "1 cell, 1 done" in make(*distilled, table="recipe")[1]
+    code, _, err = make("--rows", "steps-distilled", "--seeds", "6", table="recipe")
+    assert code == 1 and "whose model is gone" in err
 
 
 def test_a_part_of_the_rows(make, tmp_path):
