@@ -119,6 +119,10 @@ class Cell(ABC):
         return FINISHED if (self.folder / SCORES).is_file() and not unfinished(self.folder) else STOPPED
 
     @abstractmethod
+    def changed_options(self, found: dict, where: str) -> list[str]:
+        """Options of a run, a config or a row, that are not this cell's: `epochs 3 -> 2`."""
+
+    @abstractmethod
     def check(self, found: dict, where: str) -> None:
         """Raises InputError if a run of these options and data (a config or a row) is not this cell's.
 

@@ -101,17 +101,20 @@ class ContrastiveCell(Cell):
         names = (*table.train[self.objective], table.dev, table.similarity, table.search)
         return {name: hash_of(self.scale.path(name)) for name in names}
 
-    def check(self, found: dict, where: str) -> None:
+    def changed_options(self, found: dict, where: str) -> list[str]:
         parser = argparse.ArgumentParser()
         add_options(parser)
         wanted = parser.parse_args(self.arguments())
         wanted.arguments = []
         options = need(found, ("options",), dict, where)
-        differences = [
+        return [
             f"{name} {options[name]} -> {value}"
             for name, value in vars(resolve(wanted)).items()
             if name not in PLACES and name in options and options[name] != value
         ]
+
+    def check(self, found: dict, where: str) -> None:
+        differences = self.changed_options(found, where)
         if need(found, ("model", "sha256"), str, where) != self.scale.sha256:
             differences.append("the weights have changed")
         then, now = found.get("files", {}), self.hashes()

@@ -25,7 +25,19 @@ from scipy.stats import t as students_t
 import contrastive_cells
 import task_cells
 from bert import BertConfig
-from cells import DONE, FINISHED, STOPPED, Cell, Rows, cells_of, run_all, state_of, with_teachers
+from cells import (
+    DONE,
+    FINISHED,
+    STOPPED,
+    Cell,
+    Rows,
+    Scale,
+    cells_of,
+    refuse_differences,
+    run_all,
+    state_of,
+    with_teachers,
+)
 from command_line import path_given, text_given
 from console import counted, refuse, tell
 from contrastive_cells import ContrastiveCell
@@ -332,6 +344,8 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
             call = f"{datetime.now():%Y-%m-%d-%H%M%S}"
             failed = run_all(left, rows, args.jobs, call, args.keep_models, say, needs)
     found = [each for each in rows.rows if kind.fits(each["cell"], scale)]
+    if args.print and scale.lr:  # whatever runs is checked before
+        check_options(cell, table, scale, found, short(args.results))
     if args.print and not keys & {each["cell"]["row"] for each in found}:
         made = sorted({f"of {each['cell'].get('model')} on {each['cell'].get('data')}" for each in rows.rows})
         there = ", ".join([counted(len(rows.rows), "row"), *made])
@@ -342,6 +356,17 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
         )
     say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")
     return 1 if failed else 0
+
+
+def check_options(kind: type[Cell], table: Table, scale: Scale, rows: list[dict], where: str) -> None:
+    """Raises InputError if a row was made by other options than its row of the table has now."""
+    for found in rows:
+        cell = found["cell"]
+        for row in table.rows:
+            if (row.key, row.option) == (cell["row"], cell["option"]) and tuple(cell["tasks"]) in row.runs:
+                of = tuple(table.options_of(row).items())
+                now = kind(row, of, tuple(cell["tasks"]), cell["seed"], scale)
+                refuse_differences(now.changed_options(found, f"{where}, {now}"), f"{where}, {now}")
 
 
 def main(arguments: list[str] | None = None) -> int:

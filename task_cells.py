@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bert import BertConfig, BertModel
 from cells import STOPPED, Cell, Scale, encoder_of, fits_scale, hash_of, parse_shares, refuse_differences
@@ -65,18 +64,23 @@ class TaskCell(Cell):
         values = {name: value if isinstance(value, list) else [value] * bool(value) for name, value in typed.items()}
         return [part for name, found in values.items() for part in (f"--{name}", *found)]
 
-    def check(self, found: dict, where: str) -> None:
+    def changed_options(self, found: dict, where: str) -> list[str]:
         wanted = get_args(self.arguments())
         options, differences = need(found, ("options",), dict, where), []
         for name, value in vars(wanted).items():
             compared = name in options and name not in ("model", "resume", "distill") and not is_place(name)
             if compared and not (name in ("lr", "distill_weight") and value is None) and options[name] != value:
                 differences.append(f"{name} {options[name]} -> {value}")
-        if self.scale.data is None or self.scale.data.is_dir():
-            files = input_paths(wanted, tuple(TASKS[task] for task in self.tasks), self.scale.data or Path())
+        return differences
+
+    def check(self, found: dict, where: str) -> None:
+        differences = self.changed_options(found, where)
+        folder = self.scale.data or choose_data(None)[0]
+        if folder.is_dir():
+            files = input_paths(get_args(self.arguments()), tuple(TASKS[task] for task in self.tasks), folder)
             for (task, split), path in files.items():
                 then = need(found, ("data", task), dict, where).get(split, {}).get("sha256")
-                if self.scale.data is not None and path.is_file() and then not in (None, hash_of(path)):
+                if path.is_file() and then not in (None, hash_of(path)):
                     differences.append(f"{short(path)} has changed")
         refuse_differences(differences, where)
 

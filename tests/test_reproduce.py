@@ -19,6 +19,7 @@ import pytest
 
 import cells
 import reproduce
+import task_cells
 from cells import Scale, parse_shares
 from command_line import build_parser
 from errors import InputError
@@ -265,6 +266,29 @@ def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
         line.split("|")[4]
         == make("--print", table="table3")[1].split("mean of the tokens | finetune |")[1].split("|")[1]
     )
+
+
+def test_rows_of_other_options_or_data_are_not_taken_for_these(make, program, tmp_path, monkeypatch):
+    """Printed or skipped: a row whose options are others now; skipped: one whose data are, the default ones, too."""
+    assert make(*MEAN_SST)[0] == 0
+    path, table = tmp_path / "rows.jsonl", TABLES["table1"]
+    row = json.loads(path.read_text())
+
+    mean = next(each for each in table.rows if (each.key, each.option) == ("mean", "finetune"))
+    args = reproduce.parse(["table1", *arguments(program, tmp_path)])
+    scale = dataclasses.replace(task_cells.scale_of(args, table), data=None)
+    cell = TaskCell(mean, tuple(table.options_of(mean).items()), SST, 11711, scale)
+    monkeypatch.setattr(task_cells, "choose_data", lambda data: (program / "data" / "sample", ""))
+    cell.check(row, "here")
+    row["data"]["sst"]["dev"]["sha256"] = "0" * 64
+    with pytest.raises(InputError, match="here: .*ids-sst-dev.csv has changed"):
+        cell.check(row, "here")
+
+    row["options"]["hidden_dropout_prob"] = 0.9
+    path.write_text(f"{json.dumps(row)}\n")
+    for typed in (("--print",), MEAN_SST):
+        code, _, err = make(*typed)
+        assert code == 1 and "hidden_dropout_prob 0.9 -> 0.3" in err
 
 
 def test_printing_needs_the_rows_alone(make, tmp_path, monkeypatch):
