@@ -38,7 +38,8 @@ class Row:
     runs. option: pretrain or finetune, or an objective. options: of multitask_classifier.py or contrastive.py train,
     beyond their defaults; "" for one without a value. runs: the tasks, or the data sets, of each. paper: "task metric"
     -> the paper's number; seconds: its training time over all tasks. lr_times: how much of the learning rate
-    recommended for the encoder. teacher: a row whose finished runs, those of the seeds TEACHING, it is distilled from.
+    recommended for the encoder. batch_times: how many times the table's rows a batch. teacher: a row whose finished
+    runs, those of the seeds TEACHING, it is distilled from.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Row:
     paper: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None
     lr_times: float = 1.0
+    batch_times: int = 1
     teacher: Row | None = None
 
 
@@ -248,7 +250,7 @@ def _shared(name: str, key: str, options: dict[str, str], **more) -> Row:
 BOTH = {"pair_encoding": "both", "pair_score": "cosine"}
 HEADS = BOTH | {"head_lr": "0.001"}
 STEPS = HEADS | {"schedule": "even", "accumulate": "3"}
-ONE_TASK = STEPS | {"batch_size": "96", "accumulate": "1"}
+ONE_TASK = STEPS | {"accumulate": "1"}
 SENTIMENT_ATTENTION = {"attention": "sst=2,para=0,sts=0"}
 JOINT_ATTENTION = {"pair_encoding": "joint", "attention": "sst=2,para=1,sts=3", "pooler": "first"}
 STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
@@ -281,7 +283,9 @@ RECIPE = Table(
         _shared("steps; label smoothing", "steps-smooth", STEPS | {"label_smoothing": "0.1"}),
         _shared("steps; conflicting gradients projected (PCGrad)", "steps-pcgrad", STEPS | {"pcgrad": ""}),
         _shared("steps; steps of six batches", "steps-six", STEPS | {"accumulate": "6"}),
-        _shared("steps; of 96 rows of one task", "steps-one-task", ONE_TASK, lr_times=3**0.5),
+        _shared(
+            "steps; of one task, three times its batch", "steps-one-task", ONE_TASK, lr_times=3**0.5, batch_times=3
+        ),
         _shared("steps; tasks drawn by the root of their rows", "steps-root", STEPS | {"schedule": "square_root"}),
         _shared("steps; annealed", "steps-annealed", STEPS | {"schedule": "annealed"}),
         Row("steps; CFIMDB as a fourth task", "steps-cfimdb", "finetune", STEPS, (TOGETHER[0] + ("cfimdb",),)),

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import os
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,10 +78,29 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
     return data
 
 
+def _there(check: Callable[[], None], args: argparse.Namespace, say) -> bool:
+    """Whether what an option asks for is there. Raises check's InputError, except for a run that goes on."""
+    try:
+        check()
+    except InputError as error:
+        if not args.resume:
+            raise
+        say(wrapped(f"left out   {error}"))
+        return False
+    return True
+
+
+def _refuse_to_compile(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise InputError(
+            f"--compile: for a GPU alone, not {device.type}: on a CPU the layers written by hand are faster"
+        )
+
+
 def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     if args.tensorboard:
-        check_installed()
+        args.tensorboard = _there(check_installed, args, say)
     tasks = parse_tasks(args.tasks)
     check_known(tasks)
     # What is wrong with the options is said before files are read.
@@ -105,10 +125,8 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     tasks = tuple(task.with_loss(losses.get(task.name)) for task in tasks)
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
-    if args.compile and device.type != "cuda":
-        raise InputError(
-            f"--compile: for a GPU alone, not {device.type}: on a CPU the layers written by hand are faster"
-        )
+    if args.compile:
+        args.compile = _there(lambda: _refuse_to_compile(device), args, say)
     source = weights.find(args.model)
     say(wrapped(f"model      {source.origin}"))
     tokenizer = BertTokenizer.from_pretrained(source.path)

@@ -45,7 +45,8 @@ class TaskCell(Cell):
         """The options of multitask_classifier.py for a new run."""
         scale, option = self.scale, self.row.option
         typed = {"option": option, "tasks": ",".join(self.tasks), "epochs": str(scale.epochs[option])}
-        typed |= {"batch_size": str(scale.batch_size[option]), "seed": str(self.seed), **dict(self.options)}
+        typed |= {"batch_size": str(scale.batch_size[option] * self.row.batch_times), "seed": str(self.seed)}
+        typed |= dict(self.options)
         if self.row.lr_times != 1:
             many = int(typed.get("accumulate", 1))
             typed["lr"] = f"{scale.lr[option] * math.sqrt(many) * self.row.lr_times:.3g}"

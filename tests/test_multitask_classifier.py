@@ -918,6 +918,21 @@ def test_going_on_equals_not_stopping(command, stop, root, options):
         assert (root / "runs" / "x" / name).read_bytes() == (root / "runs" / "straight" / name).read_bytes()
 
 
+def test_going_on_where_a_gpu_or_a_package_is_missing(command, stopped, root, monkeypatch):
+    """What changes no number is left out, and said: a flag that the run began with can't be taken back."""
+
+    def missing():
+        raise InputError("--tensorboard: not installed")
+
+    config = read_json(root / "runs" / "x" / "config.json")
+    config["options"] |= {"compile": True, "tensorboard": True}
+    (root / "runs" / "x" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(job, "check_installed", missing)
+    found = command("--resume", "runs/x", "--device", "cpu")
+    assert (found.code, found.err) == (0, "")
+    assert "left out   --tensorboard: not installed" in found.out and "left out   --compile: for a GPU" in found.out
+
+
 def test_going_on_from_another_folder_with_options_said_again(command, stopped, root, tmp_path, monkeypatch):
     """What is the run's own may be said again, and where it runs may be said anew."""
     monkeypatch.chdir(tmp_path)

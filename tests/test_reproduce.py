@@ -62,7 +62,7 @@ def test_a_row_is_options_that_the_command_takes(name, table, row, tmp_path):
     for tasks in row.runs:
         args = get_args(TaskCell(row, tuple(table.options_of(row).items()), tasks, 5, scale).arguments())
         assert (args.option, args.tasks, args.seed, args.epochs) == (row.option, ",".join(tasks), 5, 1)
-        assert args.batch_size == {"pretrain": 8, "finetune": 16}[row.option]
+        assert args.batch_size == {"pretrain": 8, "finetune": 16}[row.option] * row.batch_times
     shown = {f"{column.task} {column.metric}" for column in table.columns}
     assert set(row.paper) <= shown
     assert {column.task for column in table.columns} & {task for tasks in row.runs for task in tasks}
