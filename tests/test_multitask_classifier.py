@@ -648,7 +648,7 @@ OUT_OF_RANGE = [
     (
         "--loss",
         "sst=huber",
-        "wanted sst=cross_entropy|softmax_twice|coral|corn|squared_emd, para=binary_cross_entropy|negative_pear",
+        "wanted sst=cross_entropy|softmax_twice|coral|corn|squared_emd, para=binary_cross_entropy, sts=negative_pear",
     ),
     ("--loss", "none=coral", "'none=coral' is not understood; wanted sst=cross_entropy|softmax_twice|coral"),
     ("--loss", "para=coral", "'para=coral' is not understood; wanted sst="),
