@@ -275,6 +275,7 @@ RECIPE = Table(
         _shared("steps; sentiment by CORAL", "steps-coral", STEPS | {"loss": "sst=coral"}),
         _shared("steps; sentiment by squared distance", "steps-emd", STEPS | {"loss": "sst=squared_emd"}),
         _shared("steps; less dropout in the heads", "steps-dropout", STEPS | {"hidden_dropout_prob": "0.1"}),
+        _shared("steps; pairs as two sentences alone", "steps-separate", STEPS | {"pair_encoding": "separate"}),
         _shared("steps; pairs in either order", "steps-swap", STEPS | {"swap_pairs": ""}),
         _shared("steps; offsets of all classes settled", "steps-settled", STEPS | {"settle": "all"}),
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
