@@ -219,7 +219,7 @@ def with_teachers(cells: list[Cell], table: Table, rows: Rows) -> tuple[list[Cel
             if state_of(teacher, rows) == DONE and not (teacher.folder / "best").is_dir():
                 raise InputError(
                     f"{student} learns from {teacher}, whose row stands in {short(rows.path)} and whose model is gone: "
-                    "leave --rows of it out, or choose another --runs and --results"
+                    "leave it out with --rows, or choose another --runs and --results"
                 )
             teachers[teacher.folder] = teacher
             needs.setdefault(student.folder, set()).add(teacher.folder)

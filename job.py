@@ -78,7 +78,7 @@ def read_data(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path, t
     return data
 
 
-def _there(check: Callable[[], None], args: argparse.Namespace, say) -> bool:
+def _available(check: Callable[[], None], args: argparse.Namespace, say) -> bool:
     """Whether what an option asks for is there. Raises check's InputError, except for a run that goes on."""
     try:
         check()
@@ -100,7 +100,7 @@ def _refuse_to_compile(device: torch.device) -> None:
 def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     """Resolve model, data and device, and say which and why."""
     if args.tensorboard:
-        args.tensorboard = _there(check_installed, args, say)
+        args.tensorboard = _available(check_installed, args, say)
     tasks = parse_tasks(args.tasks)
     check_known(tasks)
     # What is wrong with the options is said before files are read.
@@ -126,7 +126,7 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     device, reason = choose_device(args, processes.local_rank)
     precision = choose_precision(args.precision, device)
     if args.compile:
-        args.compile = _there(lambda: _refuse_to_compile(device), args, say)
+        args.compile = _available(lambda: _refuse_to_compile(device), args, say)
     source = weights.find(args.model)
     say(wrapped(f"model      {source.origin}"))
     tokenizer = BertTokenizer.from_pretrained(source.path)

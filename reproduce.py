@@ -141,9 +141,9 @@ def results_table(table: Table, rows: list[dict]) -> str:
             header += [column.title, "difference"][: 1 + column.compared]
     if times:
         header += ["training time, by the baseline's: paper", "ours"]
-    lines, apart = [header], {}
+    lines, together = [header], {}
     if table.many:
-        apart = {column: from_one(table, column, rows) for column in table.columns if column.compared}
+        together = {column: differences_at_once(table, column, rows) for column in table.columns if column.compared}
     for row in table.rows:
         base = baseline_of(row, table)
         line = [row.name, row.option]
@@ -157,7 +157,7 @@ def results_table(table: Table, rows: list[dict]) -> str:
             else:
                 line.append(spread(list(ours.values())))
                 if column.compared and table.many:
-                    line.append(apart[column].get((row.key, row.option), ""))
+                    line.append(together[column].get((row.key, row.option), ""))
                 elif column.compared:
                     compared = base and base is not row
                     line.append(paired(ours, values_of(base, column, rows)) if compared else "")
@@ -189,7 +189,7 @@ def paired(ours: dict[int, float], base: dict[int, float]) -> str:
     return f"{signed(mean)} ± {deviation:.3f} [{signed(mean - half)}, {signed(mean + half)}]"
 
 
-def from_one(table: Table, column: Column, rows: list[dict]) -> dict[tuple[str, str], str]:
+def differences_at_once(table: Table, column: Column, rows: list[dict]) -> dict[tuple[str, str], str]:
     """(key, option) -> `+0.007 [-0.005, +0.019]`: the difference of its mean from that of the row compared with.
 
     The intervals are Dunnett's (1955, "A Multiple Comparison Procedure for Comparing Several Treatments with a
