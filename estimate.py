@@ -57,12 +57,12 @@ class Demands:
 
 @dataclass(frozen=True)
 class Left:
-    """What of a run is still to do: epochs, the last part of one included; its steps; how often dev is predicted.
+    """What of a run is still to do: task -> how often it goes through its rows; steps; how often dev is predicted.
 
     encodings: whether a frozen encoder is still to see the sentences.
     """
 
-    epochs: float
+    rounds: dict[str, float]
     steps: int
     evaluations: int
     encodings: bool
@@ -74,9 +74,10 @@ class Left:
         Dev is predicted before the first epoch, after each, and with the best model.
         """
         epoch, step = position or (0, 0)
-        steps = (schedule.epochs - epoch) * schedule.steps_per_epoch - step
+        steps = [task for later in range(epoch, schedule.epochs) for task in schedule.tasks_of(later)][step:]
+        rounds = {task: steps.count(task) / batches for task, batches in schedule.batches.items()}
         new = position is None
-        return cls(steps / schedule.steps_per_epoch, steps, new + schedule.epochs - epoch + 1, new)
+        return cls(rounds, len(steps), new + schedule.epochs - epoch + 1, new)
 
 
 def measured_speed(device: torch.device, hidden_size: int, seconds: float = 0.1) -> float:
@@ -156,15 +157,17 @@ def _wait(device: torch.device) -> None:
 def count_operations(model: MultitaskBERT, data: dict, left: Left, demands: Demands) -> float:
     """Additions and multiplications of the linear maps in all that is left. data: task -> split -> TaskData.
 
-    Training runs forward and backward over train, each epoch; the test files are predicted once. Under pretrain the
-    encoder sees every sentence once, repeated ones counted, and only heads are trained; train each epoch, where its
-    dropout is on. For offsets that are settled some train rows are predicted, too.
+    Training runs forward and backward over train, as often as the schedule goes through a task's rows; the test files
+    are predicted once. Under pretrain the encoder sees every sentence once, repeated ones counted, and only heads are
+    trained; train as often as they are, where its dropout is on. For offsets that are settled some train rows are
+    predicted, too.
     """
     encoder, operations = linear_weights(model.bert.encoder), 0
     for name, splits in data.items():
         head = linear_weights(model.heads[name])
         train, dev, test = (splits[split].tokens if split in splits else 0 for split in ("train", "dev", "test"))
-        tokens = 3 * demands.passes * left.epochs * train + left.evaluations * dev + test
+        trained = demands.passes * left.rounds[name] * train
+        tokens = 3 * trained + left.evaluations * dev + test
         settling = 0
         if is_settled(model.heads[name], demands.settle):  # not for the best model, which is kept as it was judged
             settling = (left.evaluations - 1) * train * rows_to_settle(splits["train"]) / len(splits["train"])
@@ -173,7 +176,7 @@ def count_operations(model: MultitaskBERT, data: dict, left: Left, demands: Dema
             operations += 2 * (encoder + head) * tokens
         else:
             again = model.config.frozen_dropout
-            encoded = demands.passes * left.epochs * train + settling if again else left.encodings * train
+            encoded = trained + settling if again else left.encodings * train
             operations += 2 * encoder * (encoded + left.encodings * (dev + test)) + 2 * head * tokens
     return operations
 

@@ -4,7 +4,8 @@ round_robin, proportional, square_root and annealed sampling after Stickland and
 1902.02671).
 A schedule is a pure function of (seed, epoch): nothing has to be saved to continue in the middle.
 
-Every schedule makes the same number of steps an epoch, as many as one pass over every task takes, so all cost alike.
+Every schedule makes the same number of steps an epoch, as many as one pass over every task takes, so all cost about
+alike.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ class Schedule:
         """
         used = dict.fromkeys(self.sizes, 0)
         for earlier in range(epoch):
-            for name in self._order(earlier):
+            for name in self.tasks_of(earlier):
                 used[name] += 1
         steps = []
-        for name in self._order(epoch):
+        for name in self.tasks_of(epoch):
             steps.append((name, self._rows(name, used[name])))
             used[name] += 1
         return steps
 
-    def _order(self, epoch: int) -> list[str]:
+    def tasks_of(self, epoch: int) -> list[str]:
+        """The order of an epoch, found once."""
         if epoch not in self._orders:
             self._orders[epoch] = self.order(epoch)
         return self._orders[epoch]

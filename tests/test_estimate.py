@@ -68,12 +68,19 @@ def schedule(rows, batch_size=8, epochs=2):
 def test_what_is_left_of_a_run():
     """Two epochs of three steps: dev is predicted before, twice, and at the end."""
     steps = schedule(3, batch_size=1)
-    assert Left.of(steps) == Left(2.0, 6, 4, True)
-    assert Left.of(steps, (0, 0)) == Left(2.0, 6, 3, False)  # stopped after the first evaluation
-    assert Left.of(steps, (0, 2)) == Left(4 / 3, 4, 3, False)
-    assert Left.of(steps, (1, 0)) == Left(1.0, 3, 2, False)
-    assert Left.of(steps, (2, 0)) == Left(0.0, 0, 1, False)
-    assert Left.of(schedule(3, epochs=0)) == Left(0.0, 0, 2, True)
+    assert Left.of(steps) == Left({"sts": 2.0}, 6, 4, True)
+    assert Left.of(steps, (0, 0)) == Left({"sts": 2.0}, 6, 3, False)  # stopped after the first evaluation
+    assert Left.of(steps, (0, 2)) == Left({"sts": 4 / 3}, 4, 3, False)
+    assert Left.of(steps, (1, 0)) == Left({"sts": 1.0}, 3, 2, False)
+    assert Left.of(steps, (2, 0)) == Left({"sts": 0.0}, 0, 1, False)
+    assert Left.of(schedule(3, epochs=0)) == Left({"sts": 0.0}, 0, 2, True)
+
+
+def test_what_is_left_where_the_tasks_have_equal_shares_of_the_steps():
+    """Epochs of four steps, by turns: three batches go through 4/3 times, one four times."""
+    steps = make_schedule("round_robin", {"sts": 3, "sst": 1}, 1, 2, 0)
+    assert Left.of(steps).rounds == {"sts": 4 / 3, "sst": 4.0}
+    assert Left.of(steps, (1, 1)).rounds == {"sts": 1 / 3, "sst": 2.0}
 
 
 ALL = Left.of(schedule(2))
