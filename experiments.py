@@ -253,6 +253,7 @@ STEPS = HEADS | {"schedule": "even", "accumulate": "3"}
 ONE_TASK = STEPS | {"accumulate": "1"}
 SENTIMENT_ATTENTION = {"attention": "sst=2,para=0,sts=0"}
 JOINT_ATTENTION = {"pair_encoding": "joint", "attention": "sst=2,para=1,sts=3", "pooler": "first"}
+STEPS_JOINT = {name: value for name, value in STEPS.items() if name != "pair_score"} | {"pair_encoding": "joint"}
 STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
 BEST = STEPS | {"r_drop": "1"}
 RECIPE = Table(
@@ -276,6 +277,8 @@ RECIPE = Table(
         _shared("steps; sentiment by squared distance", "steps-emd", STEPS | {"loss": "sst=squared_emd"}),
         _shared("steps; less dropout in the heads", "steps-dropout", STEPS | {"hidden_dropout_prob": "0.1"}),
         _shared("steps; pairs as two sentences alone", "steps-separate", STEPS | {"pair_encoding": "separate"}),
+        _shared("steps; pairs as one sequence alone", "steps-joint", STEPS_JOINT),
+        _shared("best; pairs as two sentences alone", "best-separate", BEST | {"pair_encoding": "separate"}),
         _shared("steps; pairs in either order", "steps-swap", STEPS | {"swap_pairs": ""}),
         _shared("steps; offsets of all classes settled", "steps-settled", STEPS | {"settle": "all"}),
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
