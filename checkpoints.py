@@ -1,6 +1,7 @@
-"""Whether a checkpoint's content is a run's own, told before anything is taken from it.
+"""What of training a checkpoint holds: taken from a run, and put back once it is told that it is that run's own.
 
-Its checksum says that the file is as it was written, not who wrote it: this says that it fits the run that goes on.
+Its checksum says that the file is as it was written, not who wrote it: `check_checkpoint` says that it fits the run
+that goes on. Names of tensors are `model.NAME`, `optimizer.NAME.exp_avg` and so on, `average.NAME`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,36 @@ from gradients import set_random_state
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, see optimizer.py
 LARGEST_STEP = 10**12
+
+
+def training_state(
+    learning: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer, averaged: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """name -> tensor: the weights that learn, the optimizer's state of each, and their averages where some are kept."""
+    tensors = {f"model.{name}": p for name, p in learning.items()}
+    for name, p in learning.items():
+        state = optimizer.state.get(p, {})
+        tensors.update({f"optimizer.{name}.{key}": torch.as_tensor(value) for key, value in state.items()})
+    return tensors | {f"average.{name}": tensor for name, tensor in averaged.items()}
+
+
+@torch.no_grad()
+def restore_training_state(
+    tensors: dict[str, torch.Tensor],
+    learning: dict[str, torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    averaged: dict[str, torch.Tensor],
+) -> None:
+    """Put what `training_state` gave back in place, once `check_checkpoint` has passed it."""
+    for name, p in learning.items():
+        p.copy_(tensors[f"model.{name}"])
+        prefix = f"optimizer.{name}."
+        saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if saved:
+            step = int(saved.pop("step"))
+            optimizer.state[p] = {"step": step, **{key: value.to(p.device) for key, value in saved.items()}}
+    for name, tensor in averaged.items():
+        tensor.copy_(tensors[f"average.{name}"])
 
 
 def check_checkpoint(

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from accumulation import Accumulation
 from averaging import Average
 from batches import Batch, TaskData, prepared
-from checkpoints import check_best, check_checkpoint, restore_random_state
+from checkpoints import check_best, check_checkpoint, restore_random_state, restore_training_state, training_state
 from console import counted
 from distributed import ALONE, Processes
 from errors import InputError
@@ -401,12 +401,7 @@ class Trainer:
     def _save(self, say: Callable[[str], None]) -> None:
         self._read_losses(say)
         self._refuse_broken_weights()
-        tensors = {f"model.{name}": p for name, p in self.learning.items()}
-        for name, p in self.learning.items():
-            state = self.optimizer.state.get(p, {})
-            tensors.update({f"optimizer.{name}.{key}": torch.as_tensor(value) for key, value in state.items()})
-        if self.average is not None:
-            tensors.update({f"average.{name}": tensor for name, tensor in self.average.weights.items()})
+        tensors = training_state(self.learning, self.optimizer, self._averaged)
         for kind, own in self._random_states().items():
             states = self.processes.gather(own[None], [1] * self.processes.size)
             tensors.update({f"random.{kind}.{rank}": state for rank, state in enumerate(states)})
@@ -414,6 +409,10 @@ class Trainer:
             self.run.save_checkpoint(tensors, {**vars(self.progress), "loss_scale": self.scaler.state_dict()})
         self.processes.wait()  # nobody goes on, or ends, as if it were written before it is
         self.saved_at = time.monotonic()
+
+    @property
+    def _averaged(self) -> dict[str, torch.Tensor]:
+        return {} if self.average is None else self.average.weights
 
     def _random_states(self) -> dict[str, torch.Tensor]:
         devices = {"cpu": torch.device("cpu"), self.model.device.type: self.model.device}
@@ -424,24 +423,14 @@ class Trainer:
         if found is None:
             return
         tensors, state = found
-        averaged = {} if self.average is None else self.average.weights
-        check_checkpoint(tensors, state, self.learning, averaged, Progress, self.run.checkpoint)
+        check_checkpoint(tensors, state, self.learning, self._averaged, Progress, self.run.checkpoint)
         scale = state.pop("loss_scale")
         if scale:  # a run that began in another precision has none: it begins here
             self.scaler.load_state_dict(scale)
         self.progress = Progress(**state)
         if self.progress.best_epoch:
             check_best(self.run.best, self.run.checkpoint)
-        with torch.no_grad():
-            for name, p in self.learning.items():
-                p.copy_(tensors[f"model.{name}"])
-                if averaged:
-                    averaged[name].copy_(tensors[f"average.{name}"])
-                prefix = f"optimizer.{name}."
-                saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-                if saved:
-                    step = int(saved.pop("step"))
-                    self.optimizer.state[p] = {"step": step, **{k: v.to(p.device) for k, v in saved.items()}}
+        restore_training_state(tensors, self.learning, self.optimizer, self._averaged)
         for kind, now in self._random_states().items():
             saved = tensors.get(f"random.{kind}.{self.processes.rank}")
             if saved is not None and saved.shape == now.shape:  # a run may go on on another device
