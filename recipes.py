@@ -14,7 +14,7 @@ BEST = {
     "option": "finetune",
     "attention": "0",
     "pooler": "mean",
-    "pair_encoding": "both",
+    "pair_encoding": "separate",
     "pair_score": "cosine",
     "head_lr": 0.001,
     "schedule": "even",
