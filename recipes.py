@@ -1,7 +1,7 @@
 """Recipes: options that made one shared model better when they were tried together, under one name.
 
 Each choice is an ordinary option with help of its own; results/recipe.md says what is known of them together, and
-`python reproduce.py recipe` has rows that take one away or add one.
+`python reproduce.py recipe` has rows that change one thing of `steps`: the best without R-Drop, pairs read both ways.
 """
 
 from __future__ import annotations

@@ -70,13 +70,13 @@ def test_one_process(root, name, capsys):
 
 
 def test_the_best_recipe_its_ensemble_and_their_student(root, capsys):
-    """All six prediction files of each, twice."""
+    """All six prediction files of each, twice; the second model reads its pairs both ways."""
     train = ["--data", "data/sample", *SIZES, "--recipe", "best"]
     for again in ("a", "b"):
         first, second, both, student = (f"{again}/{name}" for name in ("first", "second", "both", "student"))
         for command in (
             [*train, "--run", first, "--seed", "1"],
-            [*train, "--run", second, "--seed", "2"],
+            [*train, "--run", second, "--seed", "2", "--pair_encoding", "both"],
             ["--ensemble", first, second, "--run", both, "--device", "cpu"],
             [*train, "--run", student, "--distill", first, second, "--label_smoothing", "0.1"],
         ):
