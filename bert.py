@@ -301,9 +301,15 @@ class BertModel(nn.Module):
         self.has_pooler = True  # False where weights were loaded that have none
         self.apply(self._initialize)
 
-    def new_layer(self) -> BertLayer:
-        """A layer for this model with weights as before any training."""
-        return BertLayer(self.config).apply(self._initialize)
+    def reinitialize(self, layers: int) -> None:
+        """Give the last `layers` layers weights as before any training (Zhang et al. 2021, arXiv 2006.05987).
+
+        Raises InputError where there are fewer.
+        """
+        if layers > len(self.encoder.layer):
+            raise InputError(f"--reinitialize {layers}: the model has {len(self.encoder.layer)} layers: give fewer")
+        for layer in self.encoder.layer[len(self.encoder.layer) - layers :]:
+            layer.load_state_dict(BertLayer(self.config).apply(self._initialize).state_dict())
 
     def _initialize(self, module: nn.Module) -> None:
         """BERT's own initialization: N(0, 0.02) weights, zero biases, LayerNorm at identity."""

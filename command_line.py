@@ -13,7 +13,7 @@ from finite import WAYS
 from frozen import CACHE_GB
 from heads import PAIR_SCORES
 from model import FINE_TUNE_MODES, OPTIONS
-from poolers import POOLERS, describe_options
+from poolers import POOLERS
 from precision import PRECISIONS
 from recipes import RECIPES
 from sampling import SCHEDULES
@@ -73,6 +73,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="a known name, OWNER/NAME fetched from the hub, or a folder (default: what is set up)",
     )
     what.add_argument(
+        "--reinitialize",
+        type=int,
+        metavar="N",
+        default=0,
+        help="the encoder's last N layers begin with new weights (default 0: none)",
+    )
+    what.add_argument(
         "--data",
         type=path_given,
         metavar="DIR",
@@ -127,7 +134,9 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(POOLERS)} (default first; without attention mean)",
     )
     heads.add_argument(
-        "--pooler_options", metavar="NAME=VALUE", help=f"{describe_options()} (default: the first of each)"
+        "--pooler_options",
+        metavar="NAME=VALUE",
+        help="of layer_attention, such as activation=none,query=last (default: the paper's)",
     )
     heads.add_argument(
         "--hidden_dropout_prob", type=float, metavar="P", default=0.3, help="in the heads (default 0.3, the course's)"

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from bert import BertModel
 from contrastive_data import Contrast
 from contrastive_loss import Objective, contrastive_loss
 from distributed import ALONE, Processes
@@ -119,12 +118,6 @@ class ContrastiveRows:
         true_ids, _ = pad([self.tokens[text] for text in self.texts[rows].flat])
         places = torch.nonzero(layout.pack(torch.from_numpy(chosen))).flatten()
         return Masked(input_ids, layout, places, layout.pack(torch.from_numpy(true_ids))[places])
-
-
-def reinitialize(bert: BertModel, layers: int) -> None:
-    """Give the last `layers` layers weights as before any training (Zhang et al. 2021, arXiv 2006.05987)."""
-    for place in range(bert.config.num_hidden_layers - layers, bert.config.num_hidden_layers):
-        bert.encoder.layer[place].load_state_dict(bert.new_layer().state_dict())
 
 
 class ContrastiveModel(nn.Module):

@@ -24,7 +24,7 @@ import weights
 from console import counted
 from contrastive_data import SENTENCE_COLUMNS, Contrast, read_pairs, read_sentences
 from contrastive_loss import Objective
-from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows, reinitialize
+from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows
 from contrastive_options import COMMAND, MASKED, NO_DEV, add_options, default_files, dense_in_training, resolve
 from course_data import choose_data
 from distributed import Processes, find_processes, joined
@@ -140,9 +140,7 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     torch.manual_seed(args.seed)  # decides a new pooler's first weights
     encoder = SentenceEncoder.to_train(args.model, args.pooler, parse_options(args.pooler_options))
     config = encoder.bert.config
-    if args.reinitialize > config.num_hidden_layers:
-        raise InputError(f"--reinitialize {args.reinitialize}: the model has {config.num_hidden_layers} layers")
-    reinitialize(encoder.bert, args.reinitialize)
+    encoder.bert.reinitialize(args.reinitialize)
     longest = config.max_position_embeddings
     if args.max_length > longest:
         raise InputError(f"--max_length {args.max_length}: the model has {longest} positions: give {longest} at most")

@@ -285,6 +285,8 @@ RECIPE = Table(
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
         _shared("steps; AttentiveCLS", "steps-attentive", STEPS | {"pooler": "attentive_cls"}),
         _shared("steps; two attention layers for sentiment", "steps-attention", STEPS | SENTIMENT_ATTENTION),
+        _shared("steps; the last layer begins anew", "steps-anew", STEPS | {"reinitialize": "1"}),
+        _shared("steps; the full rate from the first step", "steps-no-warmup", STEPS | {"warmup": "0"}),
         _shared("steps; label smoothing", "steps-smooth", STEPS | {"label_smoothing": "0.1"}),
         _shared("steps; conflicting gradients projected (PCGrad)", "steps-pcgrad", STEPS | {"pcgrad": ""}),
         _shared("steps; steps of six batches", "steps-six", STEPS | {"accumulate": "6"}),

@@ -128,7 +128,8 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     if args.compile:
         args.compile = _available(lambda: _refuse_to_compile(device), args, say)
     source = weights.find(args.model)
-    say(wrapped(f"model      {source.origin}"))
+    anew = f"; its last {args.reinitialize} layers begin anew" if args.reinitialize else ""
+    say(wrapped(f"model      {source.origin}{anew}"))
     tokenizer = BertTokenizer.from_pretrained(source.path)
     tokenizer.check_fits(BertConfig.from_folder(source.path).vocab_size, source.path)
     if args.recipe:
@@ -167,9 +168,16 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
     )
 
 
+def new_model(job: Job, tasks: tuple[Task, ...]) -> MultitaskBERT:
+    """The model that training begins with. Raises InputError where none can be made of these weights."""
+    encoder = BertModel.from_pretrained(job.source.path)
+    encoder.reinitialize(job.args.reinitialize)
+    return MultitaskBERT(model_config(job, tasks), encoder)
+
+
 def check_model(job: Job) -> None:
     """Raises InputError where no such model can be made of these weights, which is said before a run has a folder."""
-    model = MultitaskBERT(model_config(job, job.tasks), BertModel.from_pretrained(job.source.path))
+    model = new_model(job, job.tasks)
     if job.args.settle == "all" and not any(is_settled(head, "all") for head in model.heads.values()):
         raise InputError("--settle all: no head here gives logits of classes with an offset: leave it out")
 

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 import weights
-from bert import BertConfig, BertModel
+from bert import BertConfig
 from calibration import calibrate, settled
 from console import counted, refuse, tell
 from distributed import ALONE, Processes, find_processes, joined
@@ -30,7 +30,7 @@ from evaluation import Predictions, predict, write_predictions
 from files import write_json
 from frozen import Source, Store
 from gradients import Gradients
-from job import Job, check_model, model_config, refuse_changes, run_config, start
+from job import Job, check_model, new_model, refuse_changes, run_config, start
 from model import MultitaskBERT
 from options import (
     COMMAND,
@@ -65,8 +65,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
     args, processes = job.args, job.processes
     run = Run(folder)
     torch.manual_seed(args.seed)
-    encoder = BertModel.from_pretrained(job.source.path)
-    model = MultitaskBERT(model_config(job, tasks), encoder).to(job.device)
+    model = new_model(job, tasks).to(job.device)
     model.autocast = job.precision.dtype
     if args.compile:
         model.compile_layers()

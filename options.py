@@ -95,6 +95,7 @@ def check_ranges(args: argparse.Namespace) -> None:
     for name, low, high in (
         ("epochs", 0, MOST_EPOCHS),
         ("batch_size", 1, None),
+        ("reinitialize", 0, None),
         ("seed", 0, LARGEST_SEED),
         ("hidden_dropout_prob", 0, 1),
         ("warmup", 0, 1),
@@ -121,6 +122,8 @@ def check_ranges(args: argparse.Namespace) -> None:
         raise InputError(
             "--head_lr, --layer_decay: with --option pretrain the heads alone learn, with --lr: say --option finetune"
         )
+    if args.reinitialize and args.option == "pretrain":
+        raise InputError("--reinitialize: in a frozen encoder new layers would stay as they are: say --option finetune")
     if args.frozen_dropout and args.option != "pretrain":
         raise InputError(
             f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"

@@ -907,6 +907,7 @@ def stopped(stop):
         "--option finetune --loss sst=corn --attention_ffn --fraction sst=0.5,para=0.75",
         "--frozen_dropout --fraction 0.5",
         "--option finetune --layer_decay 0.7 --head_lr 0.001 --lr_decay linear --attention 0 --pair_score cosine",
+        "--option finetune --reinitialize 1 --fraction 0.5",
     ],
 )
 def test_going_on_equals_not_stopping(command, stop, root, options):
@@ -1317,8 +1318,8 @@ def test_a_loss_that_is_not_finite(command, root):
 
 @pytest.mark.parametrize(
     "more",
-    [("--r_drop", "1.5"), ("--pair_encoding", "joint", "--swap_pairs")],
-    ids=["R-Drop", "swapped pairs"],
+    [("--r_drop", "1.5"), ("--reinitialize", "1"), ("--pair_encoding", "joint", "--swap_pairs")],
+    ids=["R-Drop", "a new layer", "swapped pairs"],
 )
 def test_an_option_that_changes_how_it_learns(command, root, more):
     """It trains another model than without its last part, says in config.json that it did, and goes on as it was."""
@@ -1333,6 +1334,34 @@ def test_an_option_that_changes_how_it_learns(command, root, more):
     found = [read_json(root / run / "config.json")["options"][name] for run in ("plain", "other")]
     assert found == ([False, True] if len(option) == 1 else [0.0, float(option[1])])
     assert " ".join(option) in result_row.row(root / "other")["command"]
+
+
+def test_the_last_layers_begin_anew(command, root):
+    finetune, more = ("--option", "finetune", "--attention", "0", "--epochs", "0"), ("--reinitialize", "1")
+    plain, other = command(*finetune, "--run", "plain"), command(*finetune, *more, "--run", "other")
+    assert plain.code == other.code == 0, other.err
+    assert "its last 1 layers begin anew" in " ".join(other.out.split()) and "anew" not in plain.out
+    before, after = (weights.read_state(root / name / "best") for name in ("plain", "other"))
+    layers = 1 + max(int(name.split(".")[3]) for name in before if name.startswith("bert.encoder.layer."))
+    anew = {name for name in before if name.startswith(f"bert.encoder.layer.{layers - 1}.") and before[name].dim() > 1}
+    assert anew == {
+        name
+        for name in before
+        if before[name].dim() > 1 and "heads" not in name and not torch.equal(before[name], after[name])
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (("--reinitialize", "1"), "in a frozen encoder new layers would stay as they are: say --option finetune"),
+        (("--option", "finetune", "--reinitialize", "99"), "--reinitialize 99: the model has"),
+        (("--option", "finetune", "--reinitialize", "-1"), "--reinitialize is -1, wanted a number from 0 up"),
+    ],
+)
+def test_layers_that_can_t_begin_anew(command, root, given, wanted):
+    refused(command(*given), wanted)
+    assert not (root / "runs").exists()
 
 
 @pytest.mark.parametrize(
