@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import state_dicts
 import weights
 from errors import InputError, quoted
 from files import read_json, write_json
@@ -410,7 +410,7 @@ class BertModel(nn.Module):
         A missing pooler is left at its initialization, since sentence models often ship without.
         """
         folder = weights.find(name_or_folder).path
-        return cls.from_state(BertConfig.from_folder(folder, **overrides), weights.read_state(folder), str(folder))
+        return cls.from_state(BertConfig.from_folder(folder, **overrides), state_dicts.read_state(folder), str(folder))
 
     @classmethod
     def from_state(cls, config: BertConfig, state: dict[str, torch.Tensor], source: str) -> BertModel:
@@ -425,14 +425,16 @@ class BertModel(nn.Module):
             "embeddings.token_type_embeddings.weight": (config.type_vocab_size, size),
             f"{last}.intermediate.dense.weight": (config.intermediate_size, size),
         }
-        _fitting(state, sizes, source)
+        state_dicts.fitting(state, sizes, source)
         model = cls(config)
         model.load_checkpoint(state, source)
         return model.eval()
 
     def load_checkpoint(self, state: dict[str, torch.Tensor], source: str) -> None:
         """Take the encoder's weights out of a checkpoint's state dict. Raises InputError naming what is missing."""
-        found = _fitting(state, {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}, source)
+        found = state_dicts.fitting(
+            state, {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}, source
+        )
         self.has_pooler = "pooler.dense.weight" in found
         self.load_state_dict(found, strict=False)
 
@@ -441,42 +443,4 @@ class BertModel(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", self.config.to_dict())
-        weights.write_state(folder, self.state_dict())
-
-
-def _fitting(
-    state: dict[str, torch.Tensor], wanted: dict[str, tuple[int, ...]], source: str
-) -> dict[str, torch.Tensor]:
-    """A checkpoint's tensors of these names and shapes, under our names; a pooler may be missing.
-
-    Raises InputError naming what is missing, misshapen or of no floating-point numbers.
-    """
-    found = _rename(state, wanted)
-    missing = [name for name in wanted if name not in found]
-    if missing == ["pooler.dense.weight", "pooler.dense.bias"]:
-        missing = []  # left as initialized
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise InputError(
-            f"{source}: no weights for {', '.join(missing[:5])}{more}: "
-            "not a BERT checkpoint, or config.json belongs to another model"
-        )
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name]:
-            raise InputError(
-                f"{source}: {name} is {tuple(tensor.shape)}, config.json asks for {wanted[name]}: "
-                "weights and config belong to different models"
-            )
-        weights.refuse_whole_numbers(name, tensor, source)
-    return found
-
-
-def _rename(state: dict[str, torch.Tensor], wanted: Collection[str]) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors that we want, under our names: without prefix, gamma/beta as weight/bias."""
-    found = {}
-    for name, tensor in state.items():
-        name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name in wanted:
-            found[name] = tensor
-    return found
+        state_dicts.write_state(folder, self.state_dict())

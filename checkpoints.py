@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-import weights
+import state_dicts
 from errors import InputError, quoted
 from gradients import set_random_state
 
@@ -86,7 +86,7 @@ def check_checkpoint(
 def check_best(best: Path, path: Path) -> None:
     """Raises InputError, before hours of training, if the best model so far can't be what the run ends with."""
     try:
-        weights.read_state(best)
+        state_dicts.read_state(best)
     except InputError as error:
         raise InputError(f"{error}; or delete {path.parent} and resume, which starts over") from error
 

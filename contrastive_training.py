@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+import state_dicts
 import weights
 from console import counted
 from contrastive_data import SENTENCE_COLUMNS, Contrast, read_pairs, read_sentences
@@ -276,7 +277,7 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     objective = Objective(args.temperature, args.hard_negative_weight)
     rows = ContrastiveRows(job.data, encoder, args.max_length, objective, masking, passes=2 if contrast else 1)
     head = MaskedLanguageHead(encoder.bert) if masking else None
-    if head and not head.load_from(weights.read_state(encoder.source.path)):
+    if head and not head.load_from(state_dicts.read_state(encoder.source.path)):
         say("mlm        the weights have no head for masked words: it begins new")
     model = ContrastiveModel(encoder, dense_in_training(args, encoder.pooler_name), head).to(job.device)
     model.autocast = job.precision.dtype

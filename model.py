@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-import weights
+import state_dicts
 from batches import Batch
 from bert import BertConfig, BertModel
 from errors import InputError
@@ -268,7 +268,7 @@ class MultitaskBERT(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.write_config(folder)
-        weights.write_state(folder, self.state_dict())
+        state_dicts.write_state(folder, self.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> MultitaskBERT:
@@ -276,7 +276,7 @@ class MultitaskBERT(nn.Module):
         folder = Path(folder)
         path = folder / "config.json"
         values = read_json(path)
-        state = weights.read_state(folder)
+        state = state_dicts.read_state(folder)
         encoder = BertModel.from_state(BertConfig.from_dict(values, str(path)), state, str(folder))
         ours = values.get("minbert")
         try:
@@ -319,5 +319,5 @@ class MultitaskBERT(nn.Module):
             if state[name].shape != wanted[name].shape:
                 shapes = f"{tuple(state[name].shape)}, wanted {tuple(wanted[name].shape)}"
                 raise InputError(f"{source}: {name} is {shapes}: config.json and weights belong to different runs")
-            weights.refuse_whole_numbers(name, state[name], source)
+            state_dicts.refuse_whole_numbers(name, state[name], source)
         self.load_state_dict(state)

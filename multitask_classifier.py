@@ -18,7 +18,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import torch
 from tqdm import tqdm
 
-import weights
+import state_dicts
 from bert import BertConfig
 from calibration import calibrate, settled
 from console import counted, refuse, tell
@@ -133,7 +133,7 @@ def train_one(job: Job, tasks: tuple[Task, ...], folder: Path, lr: float, say) -
             if processes.first:
                 model.save_pretrained(run.best)
     processes.wait()  # rank 0 may still be writing it
-    model.load_weights(weights.read_state(run.best), str(run.best))
+    model.load_weights(state_dicts.read_state(run.best), str(run.best))
     if processes.first:
         model.write_config(run.best)  # which whoever loads it needs, too
     if progress.seconds:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import state_dicts
 import weights
 from batches import EVALUATION_TOKENS, prepared
 from bert import BertConfig, BertModel
@@ -208,11 +209,11 @@ class SentenceEncoder:
         if not self.bert.has_pooler:  # a random one is nobody's
             state = {name: tensor for name, tensor in state.items() if not name.startswith("pooler.")}
         own = {PREFIX + name: tensor for name, tensor in self.pooler.state_dict().items()}
-        weights.write_state(folder, {**state, **own})
+        state_dicts.write_state(folder, {**state, **own})
 
     def load_weights(self, folder: str | Path) -> None:
         """Take the weights that `save_weights` wrote for this very encoder. Raises InputError for others."""
-        state = weights.read_state(folder)
+        state = state_dicts.read_state(folder)
         self.bert.load_checkpoint(state, str(folder))
         _load(self.pooler, _own(state), str(folder))
 
@@ -269,7 +270,7 @@ class SentenceEncoder:
         **overrides,
     ) -> SentenceEncoder:
         source = weights.find(best_of(name_or_folder))
-        config, state = read_json(source.path / "config.json"), weights.read_state(source.path)
+        config, state = read_json(source.path / "config.json"), state_dicts.read_state(source.path)
         described = BertConfig.from_dict({**config, **overrides}, str(source.path / "config.json"))
         bert = BertModel.from_state(described, state, str(source.path))
         tokenizer = BertTokenizer.from_folder(source.path)
@@ -344,5 +345,5 @@ def _load(pooler: nn.Module, state: dict[str, torch.Tensor], source: str) -> Non
                 f"{source}: {PREFIX}{name} is missing, foreign or of another shape: config.json and weights belong to "
                 "different runs"
             )
-        weights.refuse_whole_numbers(PREFIX + name, state[name], source)
+        state_dicts.refuse_whole_numbers(PREFIX + name, state[name], source)
     pooler.load_state_dict(state)

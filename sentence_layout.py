@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-import weights
+import state_dicts
 from errors import InputError
 from files import read_json, write_json
 from pooling import Pooler
@@ -82,4 +82,4 @@ def _write_dense(folder: Path, name: str, dense: torch.nn.Linear) -> None:
         weight = torch.cat([largest, mean], dim=1)
     sizes = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": True}
     write_json(folder / "config.json", {**sizes, "activation_function": "torch.nn.modules.activation.Tanh"})
-    weights.write_state(folder, {"linear.weight": weight, "linear.bias": dense.bias})
+    state_dicts.write_state(folder, {"linear.weight": weight, "linear.bias": dense.bias})

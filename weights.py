@@ -1,4 +1,4 @@
-"""Weights: where they come from, that they are whole, and how their tensors are read without running anyone's code.
+"""Weights: where they come from, and that they are whole. How their tensors are read is state_dicts.py's.
 
 Follows the Hugging Face directory layout: config.json, vocab.txt or tokenizer.json, and model.safetensors or
 pytorch_model.bin. What is trusted in a known set of weights is its SHA-256, not whoever delivered it.
@@ -9,30 +9,22 @@ pytorch_model.bin. What is trusted in a known set of weights is its SHA-256, not
 import argparse
 import importlib.util
 import os
-import pickle
 import re
 import shutil
-import struct
 import sys
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from errors import InputError, quoted
 from files import atomic_write, cannot, read_json, sha256
-
-if TYPE_CHECKING:  # torch takes seconds to import, and finding and verifying weights doesn't need it
-    import torch
 
 ROOT = Path(__file__).resolve().parent
 WEIGHTS = ROOT / "weights"
 SAFETENSORS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 REINSTALL = "remove the folder .venv and run ./setup.sh, which installs the package again"
-AGAIN = "copy it again from where it came"
 # One line a verified file: SHA-256, size, modification time, name. setup.sh reads it too.
 STAMP = ".verified"
 
@@ -197,7 +189,7 @@ def _find_folder(folder: Path) -> Weights:
         raise InputError(f"{config}: an object {{...}} is wanted: copy the one that belongs to these weights")
     if settings.get("model_type", "bert") != "bert":
         raise InputError(f"{config}: model_type is {settings['model_type']!r}, wanted 'bert': choose a BERT checkpoint")
-    digest = _hash_once(_tensor_file(folder))
+    digest = _hash_once(tensor_file(folder))
     # A copy of known weights is as good as the original, wherever it stands.
     same = [known.name for known in KNOWN.values() if known.tensors.sha256 == digest]
     judgement = f"which is {same[0]}'s" if same else "which nothing here can verify"
@@ -357,10 +349,7 @@ def _copy(source: Path, target: Path, file: File) -> None:
             raise InputError(f"{source}: altered: SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...: {REINSTALL}")
 
 
-# --- reading tensors ---------------------------------------------------------------------------------------------
-
-
-def _tensor_file(folder: Path) -> Path:
+def tensor_file(folder: Path) -> Path:
     """The file with the tensors in `folder`; safetensors where there are both."""
     for name in (SAFETENSORS, PICKLED):
         if (folder / name).is_file():
@@ -368,101 +357,6 @@ def _tensor_file(folder: Path) -> Path:
     if (folder / f"{SAFETENSORS}.index.json").is_file():
         raise InputError(f"{folder}: the weights are split over several files: save them as one {SAFETENSORS}")
     raise InputError(f"{folder} has no {SAFETENSORS} and no {PICKLED}: copy one of them there")
-
-
-# What torch.load raises for files cut short or altered, as found by flipping bytes in and cutting real ones.
-UNPICKLING_ERRORS = (
-    pickle.UnpicklingError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
-
-
-def read_state(folder: str | os.PathLike) -> "dict[str, torch.Tensor]":
-    """Name -> tensor, on the CPU, from a folder's model.safetensors, else from its pytorch_model.bin.
-
-    A pickle is read by torch's restricted reader, which builds tensors and nothing else. Raises InputError, one line
-    with file and remedy, for a file that is absent, cut short, no tensor file at all, that asks to run code, or in
-    which a number is NaN or infinite.
-    """
-    path = _tensor_file(Path(folder))
-    _refuse_impostors(path)
-    state = _read_tensors(path)
-    for name, tensor in state.items():
-        # Later the loss would be NaN, and the learning rate blamed. As single precision, which is what the model takes.
-        if tensor.is_floating_point() and not tensor.float().isfinite().all():
-            raise InputError(f"{path}: {name} holds numbers that are NaN or infinite: {AGAIN}")
-    return state
-
-
-def _read_tensors(path: Path) -> "dict[str, torch.Tensor]":
-    import torch
-
-    if path.name == SAFETENSORS:
-        from tensor_files import DAMAGE, read_tensors
-
-        try:
-            return read_tensors(path)[0]
-        except DAMAGE as error:
-            raise InputError(f"{path}: cut short or altered ({error}): {AGAIN}") from error
-        except OSError as error:
-            raise cannot("read", path, error) from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of odd pickles at length; a refusal says it in one line
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise cannot("read", path, error) from error
-    except UNPICKLING_ERRORS as error:
-        # torch explains at length; the one thing to know is whether the file wanted to call something.
-        if isinstance(error, pickle.UnpicklingError) and ("GLOBAL" in str(error) or "reduce" in str(error)):
-            raise InputError(
-                f"{path}: holds more than tensors and could run code, so it was not loaded: "
-                f"have its author save it as {SAFETENSORS}"
-            ) from error
-        raise InputError(f"{path}: cut short, altered or not a torch file: {AGAIN}") from error
-    if not isinstance(state, dict) or not all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
-    ):
-        raise InputError(f"{path}: a dictionary of tensors is wanted: save the model's state_dict() alone")
-    return dict(state)
-
-
-def refuse_whole_numbers(name: str, tensor: "torch.Tensor", source: str) -> None:
-    """Raises InputError for a weight that is of integers, booleans or complex numbers, which a copy would convert."""
-    if not tensor.is_floating_point():
-        raise InputError(f"{source}: {name} holds {tensor.dtype}, wanted floating-point numbers: {AGAIN}")
-
-
-def write_state(folder: str | os.PathLike, state: "dict[str, torch.Tensor]") -> None:
-    """Writes name -> tensor as the folder's model.safetensors, with a checksum: see tensor_files.write_tensors."""
-    from tensor_files import write_tensors
-
-    # transformers loads a file only if it says which library's tensors these are.
-    write_tensors(Path(folder) / SAFETENSORS, state, {"format": "pt"})
-
-
-def _refuse_impostors(path: Path) -> None:
-    """Raises InputError for the two small texts that downloads leave in the place of weights."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise cannot("read", path, error) from error
-    if not head:
-        raise InputError(f"{path}: empty: {AGAIN}")
-    if head.startswith(b"version https://git-lfs"):
-        raise InputError(f"{path}: a Git LFS pointer, not the weights: run `git lfs pull` where it came from")
-    if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        raise InputError(f"{path}: a web page, not weights: download it again, past the proxy or login page")
 
 
 def main() -> int:

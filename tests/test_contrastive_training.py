@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import contrastive
-import weights
+import state_dicts
 from bert import BertModel
 from contrastive_model import ContrastiveGradients
 from contrastive_training import SHARED
@@ -132,7 +132,7 @@ def test_stopped_and_resumed_it_is_the_same_to_the_bit(files, monkeypatch, capsy
         [{k: v for k, v in row.items() if k != "train_seconds"} for row in rows(r)] for r in (straight, stopped)
     ]
     assert timeless[0] == timeless[1]
-    one, other = (weights.read_state(run / "best") for run in (straight, stopped))
+    one, other = (state_dicts.read_state(run / "best") for run in (straight, stopped))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert contrastive.main(["train", "--resume", str(stopped)]) == 1
     assert "is finished" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_a_batch_whose_loss_is_not_finite_ends_the_run_or_is_left_out(files, mon
     assert contrastive.main(["train", "--resume", str(files / "run"), "--non_finite", "skip"]) == 0
     assert capsys.readouterr().out.count("skipped    the loss is nan at epoch 2, step 2") == 1
     assert [row.get("skipped") for row in rows(files / "run")][-1] == 1
-    state = weights.read_state(files / "run" / "best")
+    state = state_dicts.read_state(files / "run" / "best")
     assert all(tensor.isfinite().all() for tensor in state.values())
 
 
@@ -240,8 +240,8 @@ def test_hidden_words_alone_train_the_encoder(files, capsys):
     assert "14 sentences with hidden words" in said and "mlm        the weights have no head for masked words" in said
     losses = [row["train_loss"]["mlm"] for row in rows(files / "run")[1:]]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
-    state = weights.read_state(files / "run" / "best")
-    assert state.keys() == weights.read_state(files / "tiny").keys()
+    state = state_dicts.read_state(files / "run" / "best")
+    assert state.keys() == state_dicts.read_state(files / "tiny").keys()
     encoder = SentenceEncoder.from_pretrained(files / "run")
     assert encoder.fingerprint != SentenceEncoder.from_pretrained(files / "tiny").fingerprint
     typed = command(files, "--mode", "mlm", "--epochs", 0, run="default")
@@ -253,7 +253,7 @@ def test_hidden_words_alone_train_the_encoder(files, capsys):
 def test_the_last_layers_begin_anew(files, capsys):
     assert train(files, "--mode", "mlm", "--epochs", 0, "--reinitialize", 2) == 0
     assert "its last 2 layers begin anew" in capsys.readouterr().out
-    before, after = (weights.read_state(files / name) for name in ("tiny", "run/best"))
+    before, after = (state_dicts.read_state(files / name) for name in ("tiny", "run/best"))
     for name, tensor in before.items():
         anew = name.startswith(("encoder.layer.1.", "encoder.layer.2."))
         assert torch.equal(tensor, after[name]) != (anew and tensor.dim() > 1), name
@@ -288,7 +288,7 @@ def test_no_epochs_keep_the_model_as_it_was(files):
 def test_simcses_dense_layer_is_in_training_only(files, capsys):
     assert train(files, "--pooler", "first") == 0
     assert "dense      a layer with tanh behind the pooler, in training only" in capsys.readouterr().out
-    state = weights.read_state(files / "run" / "best")
+    state = state_dicts.read_state(files / "run" / "best")
     assert not [name for name in state if "sentence_pooler" in name or name.startswith("dense")]
     encoder = SentenceEncoder.from_pretrained(files / "run")
     assert encoder.pooler_name == "first" and not list(encoder.pooler.parameters())
@@ -336,7 +336,7 @@ def test_two_processes_are_one(files, capsys):
     for a, b in zip(one, two, strict=True):
         assert (a["epoch"], a["step"], a["score"]) == (b["epoch"], b["step"], pytest.approx(b["score"], abs=2e-4))
         assert a["train_loss"] == {name: pytest.approx(loss, abs=2e-4) for name, loss in b["train_loss"].items()}
-    one, two = (weights.read_state(files / name / "best") for name in ("one", "two"))
+    one, two = (state_dicts.read_state(files / name / "best") for name in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, atol=2e-4, rtol=1e-3)
 

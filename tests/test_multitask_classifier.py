@@ -29,6 +29,7 @@ import job
 import multitask_classifier
 import options
 import result_row
+import state_dicts
 import weights
 from batches import TaskData
 from bert import BertModel
@@ -1341,7 +1342,7 @@ def test_the_last_layers_begin_anew(command, root):
     plain, other = command(*finetune, "--run", "plain"), command(*finetune, *more, "--run", "other")
     assert plain.code == other.code == 0, other.err
     assert "its last 1 layers begin anew" in " ".join(other.out.split()) and "anew" not in plain.out
-    before, after = (weights.read_state(root / name / "best") for name in ("plain", "other"))
+    before, after = (state_dicts.read_state(root / name / "best") for name in ("plain", "other"))
     layers = 1 + max(int(name.split(".")[3]) for name in before if name.startswith("bert.encoder.layer."))
     anew = {name for name in before if name.startswith(f"bert.encoder.layer.{layers - 1}.") and before[name].dim() > 1}
     assert anew == {

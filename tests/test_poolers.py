@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-import weights
+import state_dicts
 from errors import InputError
 from model import ModelConfig, MultitaskBERT
 from poolers import POOLERS, Pooler, make_pooler, masked_max, masked_mean
@@ -304,7 +304,7 @@ def without_pooler(tiny, folder):
     encoder = tiny()
     encoder.save_pretrained(folder)
     state = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("pooler.")}
-    weights.write_state(folder, state)
+    state_dicts.write_state(folder, state)
     return folder
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import weights
+import state_dicts
 from bert import BertModel
 from errors import InputError
 from model import ModelConfig, MultitaskBERT
@@ -163,9 +163,9 @@ def test_what_cannot_be_loaded_is_said(folder, tmp_path):
     refused("run: a run without a best model", run)
     encoder = SentenceEncoder.to_train(folder, "cls")
     encoder.save_pretrained(tmp_path / "saved")
-    state = weights.read_state(tmp_path / "saved")
+    state = state_dicts.read_state(tmp_path / "saved")
     del state["sentence_pooler.dense.bias"]
-    weights.write_state(tmp_path / "saved", state)
+    state_dicts.write_state(tmp_path / "saved", state)
     refused("sentence_pooler.dense.bias is missing", tmp_path / "saved")
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     config["minbert"]["sentence_encoder"]["max_length"] = 1000
@@ -198,7 +198,7 @@ def test_the_modules_for_sentence_transformers_say_what_the_pooler_does(folder, 
     }
     vectors = torch.cat([part for mode, part in parts.items() if pooling[f"pooling_mode_{mode}"]], dim=1)
     if "Dense" in modules:
-        dense = weights.read_state(tmp_path / "2_Dense")
+        dense = state_dicts.read_state(tmp_path / "2_Dense")
         vectors = torch.tanh(vectors @ dense["linear.weight"].T + dense["linear.bias"])
     vectors = torch.nn.functional.normalize(vectors, dim=1)
     np.testing.assert_allclose(encoder.encode(TEXTS), vectors.numpy(), atol=1e-5)

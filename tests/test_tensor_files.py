@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import weights
+import state_dicts
 from errors import InputError
 from run import Run
 from tensor_files import DAMAGE, checksum, read_tensors, write_tensors
@@ -74,13 +74,13 @@ def test_the_numbers_decide_and_not_the_header_alone(tmp_path):
 @pytest.mark.parametrize("bit", [0, 7])
 def test_a_flipped_bit_in_trained_weights_is_refused(tmp_path, bit):
     """A number that is a little larger is finite, and would be taken for what was trained."""
-    weights.write_state(tmp_path, {"a": torch.ones(5)})
+    state_dicts.write_state(tmp_path, {"a": torch.ones(5)})
     path = tmp_path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-20] ^= 1 << bit
     path.write_bytes(content)
     with pytest.raises(InputError, match="model.safetensors: cut short or altered .its checksum .*: copy it again"):
-        weights.read_state(tmp_path)
+        state_dicts.read_state(tmp_path)
 
 
 def test_a_flipped_bit_in_a_runs_outputs_is_refused(tmp_path):

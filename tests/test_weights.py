@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save, save_file
 
+import state_dicts
 import weights
 from errors import InputError
 from weights import File, Known
@@ -230,28 +231,28 @@ def test_tensors_come_back(tmp_path, kind):
         save_file(STATE, tmp_path / "model.safetensors")
     else:
         torch.save(STATE, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=kind == "zip")
-    state = weights.read_state(tmp_path)
+    state = state_dicts.read_state(tmp_path)
     assert state.keys() == STATE.keys()
     assert all(torch.equal(state[key], STATE[key]) for key in STATE)
 
 
 def test_what_is_written_comes_back_and_a_full_disk_costs_nothing(tmp_path, monkeypatch):
     transposed = {**STATE, "pooler.dense.weight": torch.arange(6.0).reshape(2, 3).T.requires_grad_()}
-    weights.write_state(tmp_path / "best", transposed)
-    state = weights.read_state(tmp_path / "best")
+    state_dicts.write_state(tmp_path / "best", transposed)
+    state = state_dicts.read_state(tmp_path / "best")
     assert {name: tensor.tolist() for name, tensor in state.items()} == {n: t.tolist() for n, t in transposed.items()}
     with safe_open(tmp_path / "best" / "model.safetensors", "pt") as file:
         assert file.metadata()["format"] == "pt"  # without which transformers takes no file
     monkeypatch.setattr(os, "fsync", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert "free some space on that disk" in refusal(weights.write_state, tmp_path / "best", {"a": torch.zeros(1)})
-    assert weights.read_state(tmp_path / "best").keys() == transposed.keys()
+    assert "free some space on that disk" in refusal(state_dicts.write_state, tmp_path / "best", {"a": torch.zeros(1)})
+    assert state_dicts.read_state(tmp_path / "best").keys() == transposed.keys()
     assert os.listdir(tmp_path / "best") == ["model.safetensors"]
 
 
 def test_safetensors_are_preferred(tmp_path):
     save_file(STATE, tmp_path / "model.safetensors")
     (tmp_path / "pytorch_model.bin").write_bytes(b"never read")
-    assert weights.read_state(tmp_path).keys() == STATE.keys()
+    assert state_dicts.read_state(tmp_path).keys() == STATE.keys()
 
 
 HEADER = len(CONTENT["model.safetensors"]) - sum(tensor.nbytes for tensor in STATE.values())
@@ -260,14 +261,14 @@ HEADER = len(CONTENT["model.safetensors"]) - sum(tensor.nbytes for tensor in STA
 @pytest.mark.parametrize("length", [0, 4, 8, HEADER // 2, HEADER, HEADER + 8, len(CONTENT["model.safetensors"]) - 1])
 def test_safetensors_cut_short(tmp_path, length):
     (tmp_path / "model.safetensors").write_bytes(CONTENT["model.safetensors"][:length])
-    message = refusal(weights.read_state, tmp_path)
+    message = refusal(state_dicts.read_state, tmp_path)
     assert f"{tmp_path / 'model.safetensors'}: " in message and message.endswith("copy it again from where it came")
 
 
 @pytest.mark.parametrize("header", [b"\xff" * 8, b"\x02" + bytes(7) + b"{", b"\x02" + bytes(7) + b"[]", b"rubbish" * 9])
 def test_safetensors_with_an_unreadable_header(tmp_path, header):
     (tmp_path / "model.safetensors").write_bytes(header)
-    assert "model.safetensors: cut short or altered (" in refusal(weights.read_state, tmp_path)
+    assert "model.safetensors: cut short or altered (" in refusal(state_dicts.read_state, tmp_path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -284,7 +285,7 @@ def test_pickles_cut_or_flipped_are_one_line_or_tensors(tmp_path, zipped):
         path.write_bytes(data)
         try:
             # A flip inside a tensor's numbers can't be seen, and one inside a name is for the model to notice.
-            assert len(weights.read_state(tmp_path)) == 2
+            assert len(state_dicts.read_state(tmp_path)) == 2
         except InputError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             refused += 1
@@ -307,7 +308,7 @@ def test_a_pickle_that_runs_code_does_not(tmp_path, kind):
         path.write_bytes(pickle.dumps({"a": Malicious(owned)}, protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=kind == "zip")
-    message = refusal(weights.read_state, tmp_path)
+    message = refusal(state_dicts.read_state, tmp_path)
     assert message == (
         f"{path}: holds more than tensors and could run code, so it was not loaded: "
         "have its author save it as model.safetensors"
@@ -318,7 +319,9 @@ def test_a_pickle_that_runs_code_does_not(tmp_path, kind):
 @pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {0: torch.zeros(1)}, torch.zeros(2)])
 def test_a_pickle_that_is_no_state_dict(tmp_path, content):
     torch.save(content, tmp_path / "pytorch_model.bin")
-    assert "a dictionary of tensors is wanted: save the model's state_dict()" in refusal(weights.read_state, tmp_path)
+    assert "a dictionary of tensors is wanted: save the model's state_dict()" in refusal(
+        state_dicts.read_state, tmp_path
+    )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
@@ -332,7 +335,7 @@ def test_a_pickle_that_is_no_state_dict(tmp_path, content):
 )
 def test_what_a_download_leaves_instead(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    assert f"{tmp_path / name}: {message}" in refusal(weights.read_state, tmp_path)
+    assert f"{tmp_path / name}: {message}" in refusal(state_dicts.read_state, tmp_path)
 
 
 # --- the command, on the real weights ----------------------------------------------------------------------------
@@ -357,7 +360,7 @@ def test_the_command_fails_on_one_line(tmp_path):
 def test_the_embedded_weights_are_the_publishers(minilm):
     found = weights.find("all-MiniLM-L6-v2")
     assert found.verified and found.path == minilm
-    state = weights.read_state(found.path)
+    state = state_dicts.read_state(found.path)
     config = json.loads((minilm / "config.json").read_text())
     assert state["embeddings.word_embeddings.weight"].shape == (config["vocab_size"], config["hidden_size"])
     assert sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()) == 22_713_216
