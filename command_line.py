@@ -149,8 +149,7 @@ def build_parser() -> argparse.ArgumentParser:
     heads.add_argument(
         "--loss",
         metavar="TASK=LOSS",
-        help="default: cross entropy, or for sts minus Pearson's r, which falls below zero; "
-        "sst=coral, corn and squared_emd know the order of labels; softmax_twice is the author's mistake",
+        help="sst=coral, corn, squared_emd, softmax_twice (default: cross entropy; sts: -Pearson's r)",
     )
 
     how = parser.add_argument_group("how to train")
@@ -313,6 +312,11 @@ def build_parser() -> argparse.ArgumentParser:
         type=text_given,
         metavar="RUN",
         help="average the answers of finished runs, folders or names in runs/ (default: train a model)",
+    )
+    where.add_argument(
+        "--soup",
+        action="store_true",
+        help="of these runs average the weights, into one model, a soup (default: their answers)",
     )
     where.add_argument(
         "--save_every",

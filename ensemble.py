@@ -1,6 +1,6 @@
 """Several finished runs as one: the mean of their probabilities, and of their similarity scores once standardized.
 
-    python multitask_classifier.py --ensemble RUN RUN [RUN...]
+    python multitask_classifier.py --ensemble RUN RUN [RUN...]           --soup: of their weights, see soup.py
 
 After Lakshminarayanan, Pritzel and Blundell 2017, "Simple and Scalable Predictive Uncertainty Estimation using Deep
 Ensembles" (arXiv 1612.01474), which average the predictive distributions of networks trained from other seeds. Nothing
@@ -32,11 +32,14 @@ from predictor import best_folders
 from reporting import hand_over, show_score, write_page
 from result_row import check_config, check_scores, last_row, need
 from run import ROOT, Run, environment
+from similarity_scale import fit_scales, write_scales
+from soup import soup
 from task_files import is_optional, read_split
 from tasks import TASKS, Task, leaderboard_score
 from tokenizer import BertTokenizer
 
 Say = Callable[[str], None]
+Souped = tuple[MultitaskBERT, BertTokenizer]
 LEADERBOARD = ("sst", "para", "sts")
 SMALLEST = 1e-12  # of a probability whose logarithm is taken: far below what a float32 softmax tells from zero
 
@@ -106,8 +109,9 @@ def average(task: Task, members: list[Predictions], on_dev: list[Predictions]) -
 def ensemble(args: argparse.Namespace, say: Say) -> Path:
     """The whole command: answers of the runs args.ensemble for dev and test, averaged; a folder like a run's.
 
-    Returns it. Each task is answered by the runs that have a head for it. Raises InputError for runs that aren't
-    finished, or that were judged on other dev rows than those that are read.
+    Returns it. Each task is answered by the runs that have a head for it. With args.soup it is their weights that are
+    averaged, and the one model that they make answers and is kept. Raises InputError for runs that aren't finished, or
+    that were judged on other dev rows than those that are read.
     """
     members = read_members(args.ensemble)
     _refuse_taken(args.run)
@@ -123,18 +127,27 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     say(f"device     {device}: {reason}; {precision.name}: {precision.why}")
     found_by: dict[tuple[str, str], list[Predictions]] = {key: [] for key in tables}
     data: dict[str, dict[str, TaskData]] = {task.name: {} for task in tasks}
-    for (name, split), found, rows in answers(members, tables, device, precision.dtype, say):
+    souped = soup(members) if args.soup else None
+    if souped:
+        souped[0].to(device).autocast = precision.dtype
+        asked = answers_of(*souped, tables)
+    else:
+        asked = answers(members, tables, device, precision.dtype, say)
+    for (name, split), found, rows in asked:
         data[name].setdefault(split, rows)
         found_by[name, split].append(found)
     together = {}
     for (name, split), found in found_by.items():
+        if souped:
+            (together[name, split],) = found
+            continue
         outputs = average(TASKS[name], found, found_by[name, "dev"])
         together[name, split] = judge(TASKS[name], found[0].ids, outputs, data[name][split].labels)
     dev = {name: found for (name, split), found in together.items() if split == "dev"}
     describe(members, dev, say)
-    config = _config(members, data, precision.name, device)
+    config = _config(members, data, precision.name, device, args.soup)
     with Run(args.run).locked():
-        outputs = _write(args, members, together, data, config, say)
+        outputs = _write(args, members, together, data, config, souped, say)
     write_page(args.run, say)
     places = dict.fromkeys(short(place) for place in (args.run / "predictions", *(path.parent for path in outputs)))
     say(f"\npredictions are in {' and '.join(places)}")
@@ -160,11 +173,20 @@ def answers(
         for best in dict.fromkeys(member.folders[name] for name in asked):
             model, tokenizer = MultitaskBERT.from_pretrained(best).to(device), BertTokenizer.from_pretrained(best)
             model.autocast = autocast
-            for (name, split), table in tables.items():
-                if member.folders.get(name) == best:
-                    encoding = model.heads[name].config.pair_encoding
-                    rows = TaskData(TASKS[name], table, tokenizer, pair_encoding=encoding)
-                    yield (name, split), predict(model, rows, processes=processes), rows
+            own = {key: table for key, table in tables.items() if member.folders.get(key[0]) == best}
+            yield from answers_of(model, tokenizer, own, processes)
+
+
+def answers_of(
+    model: MultitaskBERT,
+    tokenizer: BertTokenizer,
+    tables: dict[tuple[str, str], Table],
+    processes: Processes = ALONE,
+) -> Iterator[tuple[tuple[str, str], Predictions, TaskData]]:
+    """One model's, as `answers`."""
+    for (name, split), table in tables.items():
+        rows = TaskData(TASKS[name], table, tokenizer, pair_encoding=model.heads[name].config.pair_encoding)
+        yield (name, split), predict(model, rows, processes=processes), rows
 
 
 def refuse_other_rows(member: Member, task: str, dev: Table) -> None:
@@ -205,13 +227,17 @@ def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[
     return found
 
 
-def _config(members: list[Member], data: dict, precision: str, device: torch.device) -> dict:
+def _config(members: list[Member], data: dict, precision: str, device: torch.device, soup: bool) -> dict:
     """config.json of the ensemble's folder: as a run's, with the runs that it is made of."""
     models = {member.config["model"]["sha256"]: member.config["model"]["name"] for member in members}
     names = list(dict.fromkeys(models.values()))
     return {
         "command": COMMAND,
-        "options": {"ensemble": [member.name for member in members]},
+        "options": {
+            "ensemble": [member.name for member in members],
+            # Whoever reads dev_outputs.safetensors has to know what a model's outputs are.
+            **({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {}),
+        },
         "members": [str(member.run.folder.resolve()) for member in members],
         "model": {"name": " and ".join(names), "sha256": next(iter(models)) if len(models) == 1 else ""},
         "data": {
@@ -249,8 +275,10 @@ def _refuse_taken(folder: Path) -> None:
         run.refuse_taken()
 
 
-def _write(args, members: list[Member], together: dict, data: dict, config: dict, say: Say) -> list[Path]:
-    """Everything that a run leaves but a model; scores come last, so that what lacks them is known to be cut short.
+def _write(
+    args, members: list[Member], together: dict, data: dict, config: dict, souped: Souped | None, say: Say
+) -> list[Path]:
+    """Everything that a run leaves, a model only of a soup; scores come last, so that what lacks them was cut short.
 
     Returns where the predictions were handed over to.
     """
@@ -258,6 +286,11 @@ def _write(args, members: list[Member], together: dict, data: dict, config: dict
     run, costs = Run(args.run), [member.cost() for member in members]
     _refuse_taken(run.folder)
     write_json(run.folder / "config.json", config)
+    if souped:
+        model, tokenizer = souped
+        tokenizer.save_pretrained(run.best)
+        model.save_pretrained(run.best)
+        write_scales(run.best, fit_scales(dev, {name: splits["dev"].labels.numpy() for name, splits in data.items()}))
     for (name, split), found in together.items():
         write_predictions(run.predictions / TASKS[name].predictions_file(split), found)
     row = {

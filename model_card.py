@@ -44,6 +44,7 @@ class Facts:
     scores: tuple[tuple[str, str, float | None, float | None], ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     on_sample: bool = False
+    soup: tuple[str, ...] = ()
 
     @property
     def licence(self) -> str | None:
@@ -64,6 +65,7 @@ def facts_of(run: Path) -> Facts:
     if isinstance(options.get("distill"), list):
         options["distill"] = " and ".join(without_places(options)["distill"])
     files = tuple(_files(config.get("data") or {}))
+    soup = options.get("ensemble") if options.pop("soup", False) else None
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
         # A folder's path says where it was on one machine, which is no name.
@@ -75,6 +77,7 @@ def facts_of(run: Path) -> Facts:
         files=tuple((what, Path(path).name, rows, digest) for what, path, rows, digest in files),
         scores=tuple(_scores(scores if isinstance(scores, dict) else {})),
         versions=dict(config.get("versions") or {}),
+        soup=tuple(map(str, soup)) if isinstance(soup, list) else (),
         on_sample=any(Path(path).parent.parts[-2:] == ("data", "sample") for _, path, _, _ in files),
     )
 
@@ -164,11 +167,16 @@ def _training(facts: Facts) -> str:
     if not facts.command:
         return "Nothing is known here of how these weights were trained.\n"
     options = ", ".join(f"{name} {value}" for name, value in facts.options.items() if name not in ("model", "data"))
+    how = (
+        f"The mean of the weights of {len(facts.soup)} runs: {', '.join(facts.soup)}"
+        if facts.soup
+        else f"Options: {options}"
+    )
     rows = "".join(f"| {what} | {file} | {rows:,} | `{digest[:12]}` |\n" for what, file, rows, digest in facts.files)
     table = f"\n| for | file | rows | SHA-256 |\n|---|---|---|---|\n{rows}" if rows else ""
     base = f"Base weights: SHA-256 `{facts.base_sha256}`. " if facts.base_sha256 else ""
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    return f"{base}Options: {options}. With {versions}.\n{table}"
+    return f"{base}{how}. With {versions}.\n{table}"
 
 
 def _score_table(facts: Facts) -> str:
@@ -178,6 +186,9 @@ def _score_table(facts: Facts) -> str:
     def show(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.3f}"
 
+    if facts.soup:
+        rows = "".join(f"| {title} | {metric} | {show(b)} |\n" for title, metric, _, b in facts.scores)
+        return f"Of the whole model, its heads included, on dev.\n\n| task | metric | score |\n|---|---|---|\n{rows}"
     rows = "".join(f"| {title} | {metric} | {show(a)} | {show(b)} |\n" for title, metric, a, b in facts.scores)
     return (
         "Of the whole model, its heads included, on dev, before and after training; one run, one seed.\n"

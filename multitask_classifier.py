@@ -46,7 +46,7 @@ from resuming import changed_surroundings, command_to_resume, is_scored, or_resu
 from run import ROOT, Run, new_name
 from sampling import make_schedule
 from scalars import Scalars
-from similarity_scale import Scale, write_scales
+from similarity_scale import fit_scales, write_scales
 from soft_labels import check_losses, find_teachers, soften
 from stopping import on_signals, stop_at_once
 from tasks import Task, selection_score
@@ -188,15 +188,6 @@ def write_all(job: Job, model: MultitaskBERT, tasks: tuple[Task, ...], folder: P
     return dev
 
 
-def fit_scales(job: Job, dev: dict[str, Predictions]) -> dict[str, Scale]:
-    """Of each task whose labels are scores, how its outputs on dev become labels: what predict.py answers with."""
-    return {
-        name: Scale.fit(found.values, job.data[name]["dev"].labels.numpy(), *found.task.label_range)
-        for name, found in dev.items()
-        if found.task.label_kind == "score"
-    }
-
-
 def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> Path:
     """The whole command. Returns the run's folder."""
     began, folder = time.monotonic(), args.run
@@ -258,7 +249,8 @@ def train_parts(job: Job, folder: Path, lr: float, say) -> list[Path]:
         untrained.update({task.name: history[0]["dev"][task.name][task.metric] for task in tasks})
         found = write_all(job, model, tasks, folder)
         if job.processes.first:
-            write_scales(run.best, fit_scales(job, found))
+            labels = {task.name: job.data[task.name]["dev"].labels.numpy() for task in tasks}
+            write_scales(run.best, fit_scales(found, labels))
         dev.update(found)
         runs.append(run)
     report(untrained, dev, job.args.epochs > 0, say)

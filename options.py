@@ -44,7 +44,7 @@ def recommended_lr(hidden_size: int, option: str, accumulate: int = 1) -> float:
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
 MAY_CHANGE += ("resume", "tensorboard", "quiet")
 # What an ensemble of finished runs asks for, beyond the course's file names.
-OF_AN_ENSEMBLE = {"ensemble", "data", "device", "use_gpu", "precision", "run", "quiet", "local_files_only"}
+OF_AN_ENSEMBLE = {"ensemble", "soup", "data", "device", "use_gpu", "precision", "run", "quiet", "local_files_only"}
 # What config.json has as it was resolved: no default could say afterwards which it was.
 RESOLVED = ("option", "lr")
 LARGEST_SEED = 2**63 - 1
@@ -75,6 +75,8 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
         idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name))
         if idle:
             raise InputError(f"--ensemble trains nothing, so --{idle[0]} has nothing to say: leave it out")
+    if args.soup and not args.ensemble:
+        raise InputError("--soup: of which runs: name them, --ensemble RUN RUN")
     if "distill_weight" in typed and not args.distill and not args.resume:
         raise InputError(f"--distill_weight {args.distill_weight:g}: of what: name the runs that teach, --distill RUN")
     if args.resume:

@@ -94,7 +94,8 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
 
 def _headline(run: ReadRun) -> list[str]:
     if run.ensemble:
-        return [f"ensemble of {len(run.ensemble)} runs"]
+        kind = "soup" if run.config["options"].get("soup") else "ensemble"
+        return [f"{kind} of {len(run.ensemble)} runs"]
     options = run.config["options"]
     first = options.get("option") or options.get("mode") or ""
     epochs = options.get("epochs")
@@ -147,7 +148,7 @@ def _differing_options(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
     trained = [run for run in runs if not run.ensemble]
     names = sorted({name for run in trained for name in run.config["options"] if not is_place(name)})
     if len(trained) < len(runs):  # an ensemble was asked for nothing but its runs
-        names = ["ensemble", *(names if len(trained) > 1 else [])]
+        names = ["ensemble", "soup", *(names if len(trained) > 1 else [])]
     for name in names:
         found.append((name, [_option(run.config["options"].get(name)) for run in runs]))
     found.append(("weights", [run.config["model"]["name"] for run in runs]))

@@ -22,7 +22,7 @@ from command_line import build_parser
 from console import refuse
 from errors import InputError, quoted
 from files import parse_json, read_json
-from options import SCORES, is_file_option
+from options import OF_AN_ENSEMBLE, SCORES, is_file_option
 from run import ROOT, Run
 from tasks import TASKS, leaderboard_score
 
@@ -141,6 +141,8 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
     parser: whose options these are, None for the training command's. words: what stands before them.
     """
     parts, options = ["python", config["command"], *words], without_places(config["options"])
+    if options.get("ensemble"):
+        options = {name: value for name, value in options.items() if name in OF_AN_ENSEMBLE}
     for action in (parser or build_parser())._actions:
         value = options.get(action.dest)
         if action.dest == "recipe" or value is None or value is False or value == action.default:  # 0 is a value

@@ -16,7 +16,7 @@ import numpy as np
 
 from datasets import read_examples
 from errors import InputError
-from evaluation import read_predictions
+from evaluation import Predictions, read_predictions
 from files import read_json, write_json
 from tasks import TASKS
 
@@ -49,6 +49,18 @@ class Scale:
     def apply(self, scores: np.ndarray, low: float, high: float) -> np.ndarray:
         """The same scores as labels from low to high."""
         return np.clip(self.slope * np.asarray(scores, dtype=np.float64) + self.intercept, low, high)
+
+
+def fit_scales(dev: dict[str, Predictions], labels: dict[str, np.ndarray]) -> dict[str, Scale]:
+    """Of each task whose labels are scores, how its outputs on dev become labels: what predict.py answers with.
+
+    Both by the task's name, of dev's rows (n,).
+    """
+    return {
+        name: Scale.fit(found.values, labels[name], *found.task.label_range)
+        for name, found in dev.items()
+        if found.task.label_kind == "score"
+    }
 
 
 def write_scales(folder: Path, scales: dict[str, Scale]) -> None:
