@@ -55,8 +55,7 @@ class Member:
     def read(cls, name: str) -> Member:
         """A run, given as its folder or its name in runs/. Raises InputError unless it is one that is finished."""
         run = Run.open(name, ROOT)
-        if not (run.folder / SCORES).is_file():
-            raise InputError(f"{run.folder} is not finished (no {SCORES}): continue it with --resume {run.folder}")
+        run.refuse_unfinished()
         member = cls(run, best_folders(run.folder))
         check_config(member.config, run.folder / "config.json")
         return member
@@ -91,10 +90,13 @@ def average(task: Task, members: list[Predictions], on_dev: list[Predictions]) -
     """What one head would have to give to say what the members say together: (n, C) or (n,) float32.
 
     members: their answers for a file, each with the loss that its head was trained with. on_dev: the same members' for
-    dev, whose mean and standard deviation put similarity scores on one scale; a constant one counts for nothing. Of
-    classes it is the logarithm of the mean probability, whose softmax is that mean again; of two, its logit.
+    dev, whose mean and standard deviation put similarity scores on one scale; a constant one counts for nothing, and
+    where all are, their scores are taken as they are. Of classes it is the logarithm of the mean probability, whose
+    softmax is that mean again; of two, its logit.
     """
     if task.label_kind == "score":
+        if not any(found.values.std() for found in on_dev):
+            return np.mean([found.values for found in members], axis=0).astype(np.float32)
         scales = [(found.values.mean(), found.values.std()) for found in on_dev]
         scores = [
             (found.values - mean) / spread if spread else np.zeros(len(found.values))
@@ -114,7 +116,7 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     that were judged on other dev rows than those that are read.
     """
     members = read_members(args.ensemble)
-    _refuse_taken(args.run)
+    _refuse_taken(args.run, _options(members, args.soup))
     tasks = tuple(TASKS[name] for name in TASKS if any(name in member.folders for member in members))
     device, reason = choose_device(args)
     precision = choose_precision(args.precision, device)
@@ -218,6 +220,8 @@ def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[
                 path = given[task.name, split]
             elif split in first.config["data"].get(task.name, ()):
                 path = Path(first.recorded(task.name, split, "path"))
+                if not path.exists() and not is_optional(task, split):
+                    raise InputError(f"{short(path)} is not there any more: name the folder it is in now with --data")
             else:
                 continue
             if path.exists() or not is_optional(task, split):
@@ -233,17 +237,12 @@ def _config(members: list[Member], data: dict, precision: str, device: torch.dev
     names = list(dict.fromkeys(models.values()))
     return {
         "command": COMMAND,
-        "options": {
-            "ensemble": [member.name for member in members],
-            # Whoever reads dev_outputs.safetensors has to know what a model's outputs are.
-            **({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {}),
-        },
+        "options": _options(members, soup),
         "members": [str(member.run.folder.resolve()) for member in members],
         "model": {"name": " and ".join(names), "sha256": next(iter(models)) if len(models) == 1 else ""},
         "data": {
             name: {
-                # What was trained on is the runs' own.
-                **{split: file for split, file in _first(members, name)["data"][name].items() if split == "train"},
+                **_trained_on(members, name),
                 **{
                     split: {
                         "path": str(rows.table.path.resolve()),
@@ -262,16 +261,29 @@ def _config(members: list[Member], data: dict, precision: str, device: torch.dev
     }
 
 
-def _first(members: list[Member], task: str) -> dict:
-    return next(member.config for member in members if task in member.folders)
+def _options(members: list[Member], soup: bool) -> dict:
+    options = {"ensemble": [member.name for member in members]}
+    # Whoever reads a soup's dev_outputs.safetensors has to know what the model's outputs are.
+    return options | ({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {})
 
 
-def _refuse_taken(folder: Path) -> None:
-    """Raises InputError, before the runs are asked, if a run is there. An ensemble that was cut short is made again."""
-    run, cut_short = Run(folder), False
-    if (folder / "config.json").is_file() and not (folder / SCORES).is_file():
-        cut_short = bool(need(run.config, ("options",), dict, folder / "config.json").get("ensemble"))
-    if not cut_short:
+def _trained_on(members: list[Member], task: str) -> dict:
+    """{"train": the file} that all of the task's runs were trained on, as the first has it; {} where they differ."""
+    keys = ("data", task, "train")
+    own = [member for member in members if task in member.folders]
+    files = [need(member.config, keys, dict, member.run.folder / "config.json") for member in own]
+    alike = len({(file.get("sha256"), file.get("rows")) for file in files}) == 1
+    return {"train": files[0]} if alike else {}
+
+
+def _refuse_taken(folder: Path, options: dict) -> None:
+    """Raises InputError, before the runs are asked, if a run is there. An ensemble that was cut short is made again.
+
+    By its own command alone: what it left would be taken for the new one's.
+    """
+    run = Run(folder)
+    cut_short = (folder / "config.json").is_file() and not (folder / SCORES).is_file()
+    if not (cut_short and need(run.config, ("options",), dict, folder / "config.json") == options):
         run.refuse_taken()
 
 
@@ -284,7 +296,7 @@ def _write(
     """
     dev = {name: found for (name, split), found in together.items() if split == "dev"}
     run, costs = Run(args.run), [member.cost() for member in members]
-    _refuse_taken(run.folder)
+    _refuse_taken(run.folder, config["options"])
     write_json(run.folder / "config.json", config)
     if souped:
         model, tokenizer = souped

@@ -22,7 +22,7 @@ from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
 from poolers import describe_options, parse_options, resolve_options
 from resuming import absolute, read_back, shown, typed_options
-from run import ROOT, Run
+from run import ROOT, Run, is_run
 from tasks import SPLITS, TASKS, Task
 
 COMMAND = "multitask_classifier.py"
@@ -72,7 +72,7 @@ def get_args(arguments: list[str] | None = None) -> argparse.Namespace:
     if "fine_tune_mode" in typed:
         typed = typed - {"fine_tune_mode"} | {"option"}
     if args.ensemble:
-        idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name))
+        idle = sorted(name for name in typed - OF_AN_ENSEMBLE if not is_file_option(name) or name.endswith("_train"))
         if idle:
             raise InputError(f"--ensemble trains nothing, so --{idle[0]} has nothing to say: leave it out")
     if args.soup and not args.ensemble:
@@ -211,8 +211,13 @@ def input_paths(args: argparse.Namespace, tasks: tuple[Task, ...], folder: Path)
 
 def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Iterable[Path]) -> None:
     """Raises InputError before hours of training for prediction files that could not be written after them, or that
-    would overwrite anything but prediction files of the same kind.
+    would overwrite anything but prediction files of the same kind, or another run's; and for files of other tasks.
     """
+    known = [task.name for task in tasks]
+    for name in [name for name in TASKS if name not in known]:
+        for role in (*SPLITS, "dev_out", "test_out"):
+            if getattr(args, f"{name}_{role}"):
+                raise InputError(f"--{name}_{role}: the tasks here are {', '.join(known)}: leave it out")
     read = {os.path.realpath(path) for path in inputs}
     seen = {}
     for task in tasks:
@@ -229,6 +234,8 @@ def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Ite
             own = os.path.realpath(args.run)
             if Path(real).is_relative_to(own) and real != str(Path(own, "predictions", task.predictions_file(split))):
                 raise InputError(f"{option} {short(path)} is in the run's own folder: choose another")
+            if any(is_run(folder) for folder in list(Path(real).parents)[:2] if folder != Path(own)):
+                raise InputError(f"{option} {short(path)} is in the folder of another run: choose another")
             check_writable(path)
             if path.is_file() and not starts_like_predictions(path, task):
                 raise InputError(

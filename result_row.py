@@ -42,8 +42,7 @@ def row(name: str | Path) -> dict:
     run = Run.open(name, ROOT)
     folder, config = run.folder, run.config
     path = folder / SCORES
-    if not path.is_file():
-        raise InputError(f"{folder} is not finished (no {SCORES}): continue it with --resume {folder}")
+    run.refuse_unfinished()
     scores = check_scores(read_json(path), path)
     check_config(config, folder / "config.json")
     parts = [folder] if run.metrics.is_file() else [folder / task for task in scores]

@@ -8,7 +8,9 @@ or not at all.
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,8 @@ from sharing import held
 from tensor_files import CHECKSUM, DAMAGE, read_tensors, write_tensors
 
 ROOT = Path(__file__).resolve().parent
+# What a run writes beside config.json: a folder that has one of these is somebody's.
+WRITTEN = ("metrics.jsonl", "scores.json", "dev_outputs.safetensors", "report.html", "best", "last", "predictions")
 CHECKPOINT = "checkpoint.safetensors"
 
 
@@ -46,21 +50,44 @@ class Run:
         return run
 
     def refuse_taken(self) -> None:
-        """Raises InputError if a run is there already, finished or not."""
+        """Raises InputError if a run is there already, finished or not, or anything that a run would overwrite."""
         if (self.folder / "config.json").exists():
             finished = (self.folder / "scores.json").exists()
-            going_on = "" if finished else f"continue it with --resume {self.folder}, or "
+            going_on = "" if finished else f"{self.going_on()}, or "
             raise InputError(
                 f"{self.folder} holds a {'finished ' if finished else ''}run already: {going_on}choose another --run"
             )
+        there = next((name for name in WRITTEN if os.path.lexists(self.folder / name)), None)
+        if there:
+            raise InputError(
+                f"{self.folder} has {there} in it, which a run would overwrite: choose another --run, or move it away"
+            )
+
+    def going_on(self) -> str:
+        """What to do with one that is not finished. An ensemble has nothing to continue from."""
+        if self._is_ensemble():
+            return "make the ensemble again, by its command"
+        return f"continue it with --resume {shlex.quote(str(self.folder))}"
+
+    def refuse_unfinished(self) -> None:
+        """Raises InputError where its scores aren't there yet, which come last."""
+        if not (self.folder / "scores.json").is_file():
+            raise InputError(f"{self.folder} is not finished (no scores.json): {self.going_on()}")
+
+    def _is_ensemble(self) -> bool:
+        config = self.config if (self.folder / "config.json").is_file() else None
+        options = config.get("options") if isinstance(config, dict) else None
+        return isinstance(options, dict) and bool(options.get("ensemble"))
 
     @classmethod
     def open(cls, name: str | Path, root: Path) -> Run:
-        """A run that exists, given as its folder or as its name below `root`/runs. Raises InputError if there is none.
+        """A run that exists, given as its folder, its best/, or its name below `root`/runs.
 
-        Every command that is told of a run finds it here.
+        Every command that is told of a run finds it here. Raises InputError if there is none.
         """
         for folder in (Path(name), root / "runs" / name):
+            if folder.name == "best" and (folder.parent / "config.json").is_file():
+                return cls(folder.parent)
             if (folder / "config.json").is_file():
                 return cls(folder)
         raise InputError(f"{name}: no run there (no config.json): name a run's folder, or its name in runs/")
@@ -133,9 +160,9 @@ class Run:
         except OSError as error:
             raise cannot("read", self.outputs, error) from error
         except DAMAGE as error:
-            raise InputError(
-                f"{self.outputs}: cut short or altered ({error}): delete it, and the model predicts again"
-            ) from error
+            model = self.best.is_dir() or not self._is_ensemble()
+            remedy = "delete it, and the model predicts again" if model else self.going_on()
+            raise InputError(f"{self.outputs}: cut short or altered ({error}): {remedy}") from error
 
     def save_checkpoint(self, tensors: dict[str, torch.Tensor], state: dict) -> None:
         """One file, so that it is there whole or not at all: tensors, and in its header `state` and a checksum."""
@@ -159,6 +186,11 @@ class Run:
             remove_temporaries(self.folder)
         with suppress(OSError):
             self.checkpoint.parent.rmdir()
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder looks like a run's, finished or not."""
+    return all((folder / name).is_file() for name in ("config.json", "metrics.jsonl"))
 
 
 def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool] = all) -> Path | None:

@@ -75,6 +75,8 @@ def soften(job: Job, folder: Path, say: Say) -> None:
         for task in job.tasks:
             rows = job.data[task.name]["train"]
             rows.labels = smooth(task, rows.labels, args.label_smoothing)
+    if not args.distill and Run(folder).config.get(TEACHERS):
+        raise InputError(f"{folder / 'config.json'}: teachers and options.distill differ: restore it")
     if args.distill:
         path, began_with = folder / FILE, Run(folder).config.get(TEACHERS)
         if not isinstance(began_with, dict) or list(began_with) != args.distill:

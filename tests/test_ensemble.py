@@ -18,7 +18,7 @@ import options
 import predict
 import result_row
 from evaluation import judge, probabilities, read_predictions
-from files import cannot, read_json
+from files import cannot, read_json, write_json
 from run import Run
 from task_files import read_split
 from tasks import PARA, SST, STS
@@ -65,6 +65,11 @@ def test_scores_are_standardized_on_dev():
     assert ensemble.average(STS, test, dev) == pytest.approx([(2 + 0.5) / 2])
     constant = said(STS, [7.0, 7.0])
     assert ensemble.average(STS, [said(STS, [4.0]), said(STS, [7.0])], [dev[0], constant]) == pytest.approx([1.0])
+
+
+def test_scores_that_are_constant_on_dev_are_taken_as_they_are():
+    one, other = said(STS, [7.0]), said(STS, [1.0])
+    assert ensemble.average(STS, [said(STS, [4.0]), said(STS, [5.0])], [one, other]) == pytest.approx([4.5])
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +173,32 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
     write_rows(tmp_path / "data", {**ROWS, "dev": 11})
     message = refused(capsys, "--ensemble", "one", "other", "--data", str(tmp_path / "data"))
     assert "runs/one was judged on other rows than" in message and "ids-sst-dev.csv" in message
+    own = str(runs[1] / "predictions" / "sst-dev-output.csv")
+    assert "is in the folder of another run" in refused(capsys, "--ensemble", "one", "other", "--sst_dev_out", own)
+    for idle in ("--sst_train", "--cola_dev"):
+        message = refused(capsys, "--ensemble", "one", "other", idle, "nowhere.csv")
+        assert f"{idle}" in message and "leave it out" in message
     assert not (train.root / "runs" / "refused").exists()
+
+
+def test_data_that_has_moved(train, runs, capsys):
+    moved = shutil.copytree(runs[0], train.root / "runs" / "moved")
+    config = read_json(moved / "config.json")
+    config["data"]["sst"]["dev"]["path"] = str(train.root / "gone" / "dev.csv")
+    write_json(moved / "config.json", config)
+    message = refused(capsys, "--ensemble", "moved", "other")
+    assert "gone/dev.csv is not there any more: name the folder it is in now with --data" in message
+    config["data"].pop("sst")
+    write_json(moved / "config.json", config)
+    assert "config.json: no data.sst" in refused(capsys, "--ensemble", "moved", "other")
+
+
+def test_train_rows_that_differ_are_not_said_to_be_those_of_all(train, runs):
+    train("less", "--fraction", 0.5)
+    assert multitask_classifier.main(["--ensemble", "less", "other", "--run", "runs/unlike"]) == 0
+    assert set(Run(train.root / "runs/unlike").config["data"]["sst"]) == {"dev", "test"}
+    assert "not said" not in (train.root / "runs/unlike/report.html").read_text(encoding="utf-8")
+    assert result_row.row("unlike")["data"]["sst"].keys() == {"dev", "test"}
 
 
 def test_who_asks_or_resumes_an_ensemble_is_told_what_it_is(both, capsys):
@@ -201,6 +231,9 @@ def test_one_that_is_cut_short_is_made_again_by_the_same_command(train, both, ca
     assert multitask_classifier.main(command) == 130
     assert capsys.readouterr().err == "stopped: the same command makes it again\n"
     assert (cut / "config.json").is_file()
+    assert "make the ensemble again" in refused(capsys, "--ensemble", "one", "short")
+    assert multitask_classifier.main(["--ensemble", "one", "other", "--soup", "--run", "runs/short"]) == 1
+    capsys.readouterr()
     monkeypatch.setattr(ensemble, "write_json", real)
     assert multitask_classifier.main(command) == 0
     assert Run(cut).outputs.read_bytes() == both.outputs.read_bytes()

@@ -1,6 +1,7 @@
 """A run's folder: one process at a time trains in it, and what a kill left there never ends a run."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -87,11 +88,40 @@ def test_a_folder_that_is_taken_says_how_to_go_on_if_that_can_be(tmp_path):
         Run.create(tmp_path / "x", {})
 
 
-def test_a_run_is_found_by_its_folder_or_its_name(tmp_path, monkeypatch):
+def test_one_of_an_ensemble_is_made_again(tmp_path):
+    run = Run.create(tmp_path / "x", {"options": {"ensemble": ["a", "b"]}})
+    again = "make the ensemble again, by its command"
+    with pytest.raises(InputError, match=f"x holds a run already: {again}, or choose another --run"):
+        run.refuse_taken()
+    with pytest.raises(InputError, match=f"x is not finished .no scores.json.: {again}"):
+        run.refuse_unfinished()
+    run.outputs.write_bytes(b"cut")
+    with pytest.raises(InputError, match=f"dev_outputs.safetensors: cut short or altered .*: {again}"):
+        run.read_outputs()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "report.html", "predictions", "best"])
+def test_what_stands_in_a_folder_is_not_overwritten(tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(InputError, match=f"has {name} in it, which a run would overwrite: choose another --run"):
+        Run.create(tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_command_in_a_message_can_be_typed(tmp_path):
+    run = Run.create(tmp_path / "a  folder", {})
+    with pytest.raises(InputError) as error:
+        run.refuse_unfinished()
+    assert shlex.split(str(error.value).partition("with ")[2]) == ["--resume", str(run.folder)]
+
+
+def test_a_run_is_found_by_its_folder_its_best_or_its_name(tmp_path, monkeypatch):
     """A folder that is there goes before a name."""
     made = Run.create(tmp_path / "root" / "runs" / "x", {})
     monkeypatch.chdir(tmp_path)
     assert Run.open("x", tmp_path / "root").folder == made.folder == Run.open(made.folder, tmp_path).folder
+    write_json(made.best / "config.json", {})
+    assert Run.open(made.best, tmp_path).folder == Run.open("x/best", tmp_path / "root").folder == made.folder
     here = Run.create(Path("x"), {})
     assert Run.open("x", tmp_path / "root").folder == here.folder
     with pytest.raises(
