@@ -131,6 +131,7 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     data: dict[str, dict[str, TaskData]] = {task.name: {} for task in tasks}
     souped = soup(members) if args.soup else None
     if souped:
+        say(f"asking     the mean of {len(members)} runs' weights: {', '.join(task.name for task in tasks)}")
         souped[0].to(device).autocast = precision.dtype
         asked = answers_of(*souped, tables)
     else:

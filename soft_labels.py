@@ -81,6 +81,8 @@ def soften(job: Job, folder: Path, say: Say) -> None:
         path, began_with = folder / FILE, Run(folder).config.get(TEACHERS)
         if not isinstance(began_with, dict) or list(began_with) != args.distill:
             raise InputError(f"{folder / 'config.json'}: teachers and options.distill differ: restore it")
+        if args.distill_weight is None:
+            raise InputError(f"{folder / 'config.json'}: options.distill_weight is None, wanted 0 to 1: restore it")
         there = path.is_file()
         said = _read(path, job, began_with) if there else _ask(job, began_with, say)
         job.processes.wait()  # until all have looked whether the file is there

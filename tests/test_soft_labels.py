@@ -10,7 +10,7 @@ from test_ensemble import ROWS, said, train  # noqa: F401 - a fixture
 import multitask_classifier
 import result_row
 import soft_labels
-from files import read_json
+from files import read_json, write_json
 from losses import LOSSES
 from model_card import facts_of
 from run import Run
@@ -141,6 +141,15 @@ def test_a_stopped_student_needs_its_teachers_no_more(train, teachers, monkeypat
         else:
             kept.write_bytes(damage)
         assert wanted in resumed(root, code=1)
+    path = root / "runs/cut/config.json"
+    config = read_json(path)
+    for key, value, wanted in (
+        ("distill", None, "teachers and options.distill differ: restore it"),
+        ("distill_weight", None, "options.distill_weight is None, wanted 0 to 1: restore it"),
+    ):
+        write_json(path, config | {"options": config["options"] | {key: value}})
+        assert wanted in resumed(root, code=1)
+    write_json(path, config)
     kept.unlink()
     assert "no run there" in resumed(root, code=1)
     shutil.copytree(teachers[1], copies[1])
