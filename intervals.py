@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import bootstrap, pearsonr
 
 from evaluation import METRICS
-from tasks import TASKS, leaderboard_score
+from tasks import TASKS
 
 RESAMPLES = 1000
 SEED = 11711
@@ -83,17 +83,15 @@ def leaderboard_samples(samples: dict[str, np.ndarray]) -> np.ndarray:
     """task -> what `resampled` gives for its metric, to the same of the leaderboard's score. (RESAMPLES,)
 
     The tasks' files are other rows, so their draws should have nothing to do with each other: each task's are put in an
-    order of its own, the same for every run.
+    order of its own, the same for every run. NaN where a task's draw is, unless it is a correlation.
     """
-    shuffled = {}
+    scores = np.zeros(RESAMPLES)
     for name, values in samples.items():
         order = np.random.default_rng([SEED, list(TASKS).index(name)]).permutation(len(values))
-        shuffled[name] = values[order]
-    scores = [
-        {name: None if np.isnan(values[i]) else float(values[i]) for name, values in shuffled.items()}
-        for i in range(RESAMPLES)
-    ]
-    return np.array([leaderboard_score(found) for found in scores])
+        if TASKS[name].metric == "pearson":
+            values = np.nan_to_num(values)  # as in the score itself an undefined correlation counts as 0
+        scores += TASKS[name].leaderboard(values[order])
+    return scores / len(samples)
 
 
 def interval(samples: np.ndarray) -> tuple[float, float] | None:

@@ -84,3 +84,5 @@ def test_the_leaderboard_s_score_takes_tasks_as_independent():
     assert both.std() == pytest.approx(alike.std() / np.sqrt(2), rel=0.1)  # drawn together it would be alike.std()
     with_correlation = leaderboard_samples({"sst": np.full(RESAMPLES, 0.5), "sts": np.full(RESAMPLES, np.nan)})
     assert with_correlation == pytest.approx(np.full(RESAMPLES, (0.5 + 0.5) / 2))  # undefined counts as r = 0
+    nothing_drawn = leaderboard_samples({"sst": np.full(RESAMPLES, np.nan), "sts": np.full(RESAMPLES, 0.5)})
+    assert np.isnan(nothing_drawn).all()  # an accuracy is never undefined: that it wasn't drawn is not a 0
