@@ -11,11 +11,12 @@ Significance Tests for Machine Translation Evaluation"): all runs are scored on 
 from __future__ import annotations
 
 import argparse
+import shlex
 import textwrap
-from pathlib import Path
 
 import numpy as np
 
+from command_line import path_given, text_given
 from console import refuse, tell
 from errors import InputError
 from files import short
@@ -27,6 +28,8 @@ from run import ROOT, Run
 
 HARDEST = 10
 WIDTH = 120
+ELLIPSIS = " ..."
+JOINERS = "\u200c\u200d"  # of Persian's and Hindi's letters, and of emoji
 
 
 def compare(*runs: ReadRun) -> list[str]:
@@ -60,7 +63,7 @@ def compare(*runs: ReadRun) -> list[str]:
     if not compared:
         folders = " and ".join(short(run.folder) for run in runs)
         raise InputError(f"{folders} have no task that they were judged on the same rows of: nothing to compare")
-    lines += [f"note: {reason}" for reason in missing]
+    lines += [f"note: {visible(reason)}" for reason in missing]
     lines.append(
         f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for all runs: what another seed "
         "of training\nwould change is not in these intervals."
@@ -78,14 +81,20 @@ def _number(cell: dict | None) -> str:
 
 
 def errors(run: ReadRun, most: int = HARDEST) -> list[str]:
-    """Lines for each task: a row for each class, then at most `most` of the rows that the run is most wrong about."""
+    """Lines for each task: a row for each class, then at most `most` of the rows that the run is most wrong about.
+
+    Raises InputError for a run without tasks.
+    """
+    if not run.judged:
+        command = f"python report.py {shlex.quote(short(run.folder))}"
+        raise InputError(f"{short(run.folder)} is a run of contrastive.py, which has no tasks: {command} shows it")
     lines = []
     for judged in run.judged.values():
         if judged.missing:
-            lines += [f"{judged.task.title}: {judged.missing}", ""]
+            lines += [f"{judged.task.title}: {visible(judged.missing)}", ""]
             continue
         lines += [
-            f"{judged.task.title}: {len(judged.labels):,} rows of {judged.table.path.name}",
+            f"{judged.task.title}: {len(judged.labels):,} rows of {visible(judged.table.path.name)}",
             *_by_class(judged),
             "",
         ]
@@ -132,10 +141,22 @@ def _hardest(judged: Judged, most: int) -> list[str]:
             said = class_name(judged, judged.values[row])
             number = f"{judged.probabilities[row, int(label)]:.3f}"
         texts = " | ".join(text for text in (example.sentence, example.second) if text is not None)
-        line = f"  {example.id:<26}{example.line:>7}  {class_name(judged, label):<20}{said:<20}{number:>9}  "
-        lines.append(line + textwrap.shorten(texts, max(WIDTH - len(line), 40), placeholder=" ..."))
+        line = f"  {visible(example.id):<26}{example.line:>7}  {class_name(judged, label):<20}{said:<20}{number:>9}  "
+        lines.append(line + shorten(texts, max(WIDTH - len(line), 40)))
     note = "its share: the probability that the run gave to the label" if judged.probabilities is not None else ""
     return lines + ([f"  ({note})"] if note else [])
+
+
+def visible(text: str) -> str:
+    """A text of somebody's files as a terminal may have it: what would move its cursor or turn its writing escaped."""
+    return "".join(c if c.isprintable() or c in JOINERS else ascii(c)[1:-1] for c in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """One line of at most `width` characters, cut between words, or within one that is too long by itself."""
+    text = visible(" ".join(text.split()))
+    found = textwrap.shorten(text, width, placeholder=ELLIPSIS)
+    return found if found != ELLIPSIS.strip() else text[: width - len(ELLIPSIS)] + ELLIPSIS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -143,19 +164,20 @@ def build_parser() -> argparse.ArgumentParser:
         prog="evaluation.py", description="Compare finished runs, or look at one's errors."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="{compare,errors}")
-    data = {"type": Path, "metavar": "DIR", "help": "where dev files are now that were moved since the run"}
+    data = {"type": path_given, "metavar": "DIR", "help": "where dev files are now that were moved since the run"}
     two = commands.add_parser(
         "compare", help="each task's difference, with its interval, of two runs or from several' mean"
     )
     two.add_argument(
         "runs",
         nargs="+",
+        type=text_given,
         metavar="RUN",
         help="its folder, or its name in runs/; the last against the mean of the others",
     )
     two.add_argument("--data", **data)
     one = commands.add_parser("errors", help="each class's errors, and the hardest examples")
-    one.add_argument("run", metavar="RUN", help="a run's folder, or its name in runs/")
+    one.add_argument("run", type=text_given, metavar="RUN", help="a run's folder, or its name in runs/")
     one.add_argument("--data", **data)
     one.add_argument(
         "--most", type=int, metavar="N", default=HARDEST, help=f"examples of each task (default {HARDEST})"

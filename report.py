@@ -22,15 +22,24 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import jinja2
 from markupsafe import Markup
 
+from command_line import path_given, text_given
 from console import refuse, tell
-from errors import InputError
-from files import atomic_write
+from errors import InputError, whole_number
+from files import atomic_write, cannot, check_writable
 from files import short as short_path
 from report_context import WORST, page
 from report_data import read_run
+from run import ROOT, Run
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 REPORT, COMPARISON = "report.html", "comparison.html"
+GENERATOR = "report.py of minBERT"
+HEAD = b'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+# What pages begin with; the second are those from before they said who made them.
+BEGINNINGS = (
+    HEAD + f'<meta name="generator" content="{GENERATOR}">'.encode(),
+    HEAD + b'<meta http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;; img-src data:; style-src',
+)
 
 
 def write_report(
@@ -44,17 +53,31 @@ def write_report(
     """Write the page of one finished run, or of several side by side. Returns its path.
 
     names: folders, or names in runs/. out: default REPORT in the run's folder, or COMPARISON in the first one's. data:
-    where to look for dev files that were moved. worst: rows to show of each task. Raises InputError for what is no
-    finished run, or can't be written.
+    where to look first for dev files. worst: rows to show of each task. Raises InputError for what is no finished run,
+    and where the page can't be written, or would replace what is none.
     """
-    runs = [read_run(name, data, say) for name in names]
-    if len({run.folder.resolve() for run in runs}) < len(runs):
+    folders = [Run.open(name, ROOT).folder for name in names]
+    if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError(f"{' '.join(map(str, names))}: a run is named twice: name each once")
-    out = out or runs[0].folder / (REPORT if len(runs) == 1 else COMPARISON)
+    out = out or folders[0] / (REPORT if len(folders) == 1 else COMPARISON)
+    check_writable(out)
+    if out.is_file() and not starts_like_a_page(out):
+        raise InputError(f"{short_path(out)} is there and no page of report.py: name another file with --out")
+    runs = [read_run(name, data, say) for name in names]
     text = render(page(runs, worst, out.parent))
-    with atomic_write(out) as file:
-        file.write(text)
+    with atomic_write(out, "wb") as file:
+        file.write(text.encode("utf-8", "backslashreplace"))  # names of files and texts in JSON need not be UTF-8
     return out
+
+
+def starts_like_a_page(path: Path) -> bool:
+    """Whether report.py wrote a file, by its beginning; an empty file holds nothing to lose."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(max(map(len, BEGINNINGS)))
+    except OSError as error:
+        raise cannot("read", path, error) from error
+    return not content or content.startswith(BEGINNINGS)
 
 
 def render(context: dict) -> str:
@@ -72,7 +95,8 @@ def render(context: dict) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     template = environment.get_template("report.html")
-    return template.render(style=Markup(style), script=Markup(script), policy=policy, **context).lstrip()
+    parts = {"style": Markup(style), "script": Markup(script), "policy": policy, "generator": GENERATOR}
+    return template.render(**parts, **context).lstrip()
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -91,23 +115,23 @@ def hundredths(value: float) -> str:
 
 
 def _at_least_none(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
+    value = whole_number(text, sys.maxsize)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r}, wanted a whole number from 0 up")
     return value
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make the page of a finished run, or of several side by side.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its name in runs/")
+    parser.add_argument("runs", nargs="+", type=text_given, metavar="RUN", help="a run's folder, or its name in runs/")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path_given,
         metavar="FILE",
         help=f"the page to write (default: {REPORT} in the run's folder, of several {COMPARISON} in the first one's)",
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="where dev files are now that were moved since the run"
+        "--data", type=path_given, metavar="DIR", help="where dev files are now that were moved since the run"
     )
     parser.add_argument(
         "--worst",
@@ -121,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
         out = write_report(args.runs, args.out, data=args.data, worst=args.worst)
     except (InputError, OSError) as error:
         return refuse(error)
-    print(f"{short_path(os.path.abspath(out))}: open it in a browser")
+    tell(f"{short_path(os.path.abspath(out))}: open it in a browser")
     return 0
 
 

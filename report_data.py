@@ -8,6 +8,7 @@ out, which then says so.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from batches import TaskData
 from datasets import Table
 from errors import InputError
 from evaluation import decide, predict, probabilities
-from files import read_json, short
+from files import read_json, sha256, short
 from intervals import resampled
 from model import MultitaskBERT
 from run import ROOT, Run
@@ -34,18 +35,21 @@ from task_options import parse_loss
 from tasks import TASKS, Task
 from tokenizer import BertTokenizer
 
+NUMBER, MAYBE = (int, float), (int, float, type(None))  # as a run writes them: None is what is undefined
+
 
 @dataclass
 class Judged:
     """A task of a run.
 
     task: with the loss that its head was trained with. scores: metric -> value, `untrained` among them. missing: why
-    there are no rows, or "". table, outputs: dev's rows and what the head gave for them. best: the folder of the model.
+    there are no rows, or "". table, outputs: dev's rows and what the head gave for them. best: the folder of the model,
+    None of an ensemble, which has none of its own.
     """
 
     task: Task
     scores: dict[str, float | None]
-    best: Path
+    best: Path | None
     missing: str = ""
     table: Table | None = None
     outputs: np.ndarray | None = None
@@ -115,6 +119,11 @@ class ReadRun:
         return self.config["options"].get("ensemble") or []
 
     @property
+    def without_model(self) -> bool:
+        """Whether it averages answers; a soup, which averages weights, is a model."""
+        return bool(self.ensemble) and not self.config["options"].get("soup")
+
+    @property
     def seconds(self) -> float:
         return sum(rows[-1]["train_seconds"] for rows in self.histories)
 
@@ -144,99 +153,190 @@ def dev_hashes(config: dict) -> dict[str, str]:
 def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) -> ReadRun:
     """Read a finished run, given as its folder or its name in runs/.
 
-    data: a folder to look for dev files in that are not where they were. Raises InputError if it isn't finished, or if
-    its files are not a run's.
+    data: a folder to look for dev files in before where they were. Raises InputError if there is no such folder, if the
+    run isn't finished, or if its files are not a run's.
     """
+    if data is not None and not data.is_dir():
+        raise InputError(f"--data {data}: no folder there: name the one that dev files are in now")
     run = Run.open(name, ROOT)
     config = run.config
     where = run.folder / "config.json"
     if result_row.need(config, ("command",), str, where) == contrastive_options.COMMAND:
         return _read_contrastive(run, config)
-    row = result_row.row(run.folder)
     _check(config, where)
+    row = result_row.row(run.folder)
     scores = row["dev"]
+    check_scores(scores, run.folder / options.SCORES)
+    for name in scores:
+        result_row.need(config, ("data", name, "dev"), dict, where)
     parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
     histories = [_read_history(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
     found = ReadRun(run.folder, config, scores, row["command"], histories)
     losses = parse_loss(config["options"].get("loss"), tuple(TASKS[name] for name in scores))
+    for name, values in scores.items():
+        best = None if found.without_model else parts[name] / run.best.name
+        found.judged[name] = Judged(TASKS[name].with_loss(losses.get(name)), values, best)
+    _read_answers(run, found, data, say)
+    return found
+
+
+def _read_answers(run: Run, found: ReadRun, data: Path | None, say: Callable[[str], object]) -> None:
+    """Put into each task's Judged its rows and the outputs kept for them, or why there are none."""
     kept = run.read_outputs()
     before = set(kept)
-    for name, values in scores.items():
-        judged = Judged(TASKS[name].with_loss(losses.get(name)), values, parts[name] / run.best.name)
-        found.judged[name] = judged
+    for name, judged in found.judged.items():
         try:
-            judged.table = _read_dev(judged.task, config, data)
+            judged.table = _read_dev(judged.task, found.config, data)
             if name not in kept:
-                kept[name] = torch.from_numpy(_predict(judged, config, say))
+                kept[name] = torch.from_numpy(_predict(judged, run, say))
+            if not _could_be_outputs(kept[name], judged):
+                again = "the model predicts again" if judged.best else "make the ensemble again"
+                raise InputError(f"{run.outputs}: not the outputs of {name}: delete it, and {again}")
             judged.outputs = kept[name].numpy()
-            if judged.outputs.shape != judged.task.output_shape(len(judged.table)):
-                raise InputError(f"{run.outputs}: not the outputs of {name}: delete it, and the model predicts again")
         except InputError as error:
             judged.missing = str(error)
     if set(kept) != before:
         with suppress(InputError):  # a run on a disk that is read-only is read all the same
             run.write_outputs(kept)
-    return found
+
+
+def _could_be_outputs(outputs: torch.Tensor, judged: Judged) -> bool:
+    """Whether a head gives such numbers for these rows: of any others scores could be made that nobody had."""
+    wanted = judged.task.output_shape(len(judged.table))
+    return outputs.dtype == torch.float32 and tuple(outputs.shape) == wanted and bool(outputs.isfinite().all())
 
 
 def _read_contrastive(run: Run, config: dict) -> ReadRun:
     path = run.folder / options.SCORES
     if not path.is_file():
-        raise InputError(f"{run.folder} is not finished (no {options.SCORES}): continue it with --resume {run.folder}")
+        again = f"continue it with --resume {shlex.quote(str(run.folder))}"
+        raise InputError(f"{run.folder} is not finished (no {options.SCORES}): {again}")
     _check(config, run.folder / "config.json")
+    scores = read_json(path)
+    if not isinstance(scores, dict):
+        raise InputError(f"{path}: no scores in it: {result_row.DAMAGED}")
+    for key in ("trained", "untrained"):
+        if _need_if_there(scores, (key,), (dict, type(None)), path) is not None:
+            _need_if_there(scores, (key, "spearman"), MAYBE, path)
     parser = argparse.ArgumentParser()
     contrastive_options.add_options(parser)
     command = result_row.command(config, parser, "train")
-    return ReadRun(run.folder, config, read_json(path), command, [_read_history(run.metrics)])
+    return ReadRun(run.folder, config, scores, command, [_read_history(run.metrics)])
 
 
 def _check(config: dict, where: Path) -> None:
     """Raises InputError unless config.json has what a page takes from it, whichever command's it is."""
-    number, text = (int, float), str
-    rate = {} if result_row.need(config, ("options",), dict, where).get("ensemble") else {("options", "lr"): number}
-    kinds = rate | {("model", "name"): text, ("model", "sha256"): text, ("started",): text}
+    given = result_row.need(config, ("options",), dict, where)
+    rate = {} if given.get("ensemble") else {("options", "lr"): NUMBER}
+    kinds = rate | {("model", "name"): str, ("model", "sha256"): str, ("started",): str, ("data",): dict}
     for keys, kind in {**kinds, ("device",): dict, ("versions",): dict, ("commit",): (str, type(None))}.items():
         result_row.need(config, keys, kind, where)
-    data = result_row.need(config, ("data",), dict, where)
-    for name, found in data.items():
-        if isinstance(found, dict) and config["command"] == options.COMMAND:
-            for key, kind in (("path", text), ("sha256", text), ("rows", int)):
-                result_row.need(config, ("data", name, "dev", key), kind, where)
+    optional = {("processes",): int, ("precision",): str, ("device", "threads"): MAYBE}
+    of_options = {"ensemble": (list, type(None)), "loss": (str, type(None)), "distill": (list, type(None))}
+    for keys, kind in {**optional, **{("options", name): kind for name, kind in of_options.items()}}.items():
+        _need_if_there(config, keys, kind, where)
+    for name in ("ensemble", "distill"):
+        for i, run in enumerate(given.get(name) or []):
+            result_row.need({(key := f"options.{name}[{i}]"): run}, (key,), str, where)
+    _check_data(config, where)
+
+
+def _check_data(config: dict, where: Path) -> None:
+    """Raises InputError unless every file has a path, a hash and rows: tasks' by split, contrastive.py's in a list."""
+    data = config["data"]
+    if config["command"] != contrastive_options.COMMAND:
+        for name in data:
+            result_row.need(config, ("data", name, "dev"), dict, where)
+            for split in data[name]:
+                _check_file(config, ("data", name, split), where)
+        return
+    for i, file in enumerate(result_row.need(config, ("data", "train"), list, where)):
+        _check_file({(key := f"data.train[{i}]"): file}, (key,), where)
+    if result_row.need(config, ("data", "dev"), (dict, type(None)), where) is not None:
+        _check_file(config, ("data", "dev"), where, rows="pairs")
+
+
+def _check_file(value: dict, keys: tuple[str, ...], where: Path, rows: str = "rows") -> None:
+    for key, kind in (("path", str), ("sha256", str), (rows, int)):
+        result_row.need(value, (*keys, key), kind, where)
+    _need_if_there(value, (*keys, "of"), MAYBE, where)
+    dropped = _need_if_there(value, (*keys, "dropped"), (list, dict), where)
+    for reason in dropped if isinstance(dropped, dict) else ():
+        result_row.need(value, (*keys, "dropped", reason, "rows"), int, where)
+
+
+def _need_if_there(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], where: str | Path):
+    """result_row.need; None where the last key is missing."""
+    there = keys[-1] in result_row.need(value, keys[:-1], dict, where)
+    return result_row.need(value, keys, kind, where) if there else None
+
+
+def check_scores(scores: dict, where: Path) -> None:
+    """Raises InputError for a metric of a known task that is neither a number nor null, which is undefined."""
+    for name in scores:
+        for metric in ("untrained", *TASKS[name].metrics):
+            _need_if_there(scores, (name, metric), MAYBE, where)
 
 
 def _read_history(path: Path) -> list[dict]:
     """The rows of metrics.jsonl. Raises InputError for one that lacks what a page shows of it."""
     result_row.last_row(path)
     rows = result_row.read_lines(path)
-    number = (int, float)
-    kinds = {"epoch": int, "best": bool, "train_seconds": number, "train_tokens": number, "train_loss": dict}
-    for row in rows:
+    kinds = {"epoch": int, "best": bool, "train_seconds": NUMBER, "train_tokens": NUMBER, "train_loss": dict}
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}, line {number}"
         for key, kind in kinds.items():
-            result_row.need(row, (key,), kind, path)
+            result_row.need(row, (key,), kind, where)
+        for name in row["train_loss"]:
+            result_row.need(row, ("train_loss", name), MAYBE, where)
+        if _need_if_there(row, ("dev",), dict, where) is not None:
+            _need_if_there(row, ("dev", "spearman"), MAYBE, where)
+        for name in _tasks_of(rows[0]):
+            for key in ("loss", TASKS[name].metric):
+                _need_if_there(row, ("dev", name, key), MAYBE, where)
     return rows
 
 
+def _tasks_of(row: dict) -> list[str]:
+    return [name for name in row.get("dev", {}) if name in TASKS]
+
+
 def _read_dev(task: Task, config: dict, data: Path | None) -> Table:
-    """The dev rows that the run was judged on. Raises InputError if the file is gone or another one now."""
+    """The dev rows that the run was judged on: the file in `data`, or where it was then, that has the hash of then.
+
+    Raises InputError if neither is there, or both are other files.
+    """
     then = config["data"][task.name]["dev"]
-    path = Path(then["path"])
-    if data is not None and not path.is_file():
-        path = data / task.files["dev"]
-    if not path.is_file():
-        raise InputError(f"{short(then['path'])} is not there any more: name the folder it is in now with --data")
-    table = read_split(task, "dev", path)
-    if table.sha256 != then["sha256"]:
-        raise InputError(f"{short(path)} has changed since the run: name with --data a folder with the file it had")
-    return table
+    recorded = Path(then["path"])
+    given = [] if data is None else list(dict.fromkeys((data / task.files["dev"], data / recorded.name)))
+    there = [path for path in (*given, recorded) if path.is_file()]
+    for path in there:
+        if sha256(path) == then["sha256"]:
+            return read_split(task, "dev", path)
+    if there and there[0] in given:
+        raise InputError(
+            f"{short(there[0])} is not the file that the run was judged on: name with --data a folder with that file"
+        )
+    looked = "" if data is None else f", nor is {task.files['dev']} in {short(data)}"
+    if there:
+        raise InputError(
+            f"{short(recorded)} has changed since the run{looked}: name with --data a folder with the file it had"
+        )
+    raise InputError(f"{short(recorded)} is not there any more{looked}: name the folder it is in now with --data")
 
 
-def _predict(judged: Judged, config: dict, say: Callable[[str], object]) -> np.ndarray:
+def _predict(judged: Judged, run: Run, say: Callable[[str], object]) -> np.ndarray:
     """What the best model gives for the dev rows, on a GPU if there is one. Raises InputError if it is gone."""
+    if judged.best is None:
+        raise InputError(f"{run.outputs} has no answers for {judged.task.name} any more: make the ensemble again")
     say(f"{judged.task.name}: the run kept no outputs, so its best model predicts dev again")
     model = MultitaskBERT.from_pretrained(judged.best)
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = BertTokenizer.from_pretrained(judged.best)
-    encoding = config["options"].get("pair_encoding")
+    if judged.task.name not in model.heads:
+        raise InputError(f"{judged.best}: the model there has no head for {judged.task.name}: copy the run again")
+    # A soup's options don't say how it reads pairs; the head of any model does.
+    encoding = model.heads[judged.task.name].config.pair_encoding
     return predict(model, TaskData(judged.task, judged.table, tokenizer, pair_encoding=encoding)).outputs
 
 
@@ -251,7 +351,7 @@ def _curves(rows: list[dict]) -> list[Curve]:
         return [(x, value) for x, row in zip(xs, rows, strict=True) if (value := pick(row)) is not None]
 
     found = []
-    names = [name for name in rows[0].get("dev", {}) if name in TASKS]
+    names = _tasks_of(rows[0])
     for name in names:
         metric = TASKS[name].metric
         found.append(

@@ -85,8 +85,10 @@ class Shelf:
     why: dict[str, str] = field(default_factory=dict)
 
     def look(self, judged: Judged, texts: tuple[str, ...]) -> Look | None:
-        """None if the head weighs no tokens, or the model is gone; `why` says which."""
+        """None if the head weighs no tokens, or the model is gone, or there never was one; `why` says which."""
         name, best = judged.task.name, judged.best
+        if best is None:
+            self.why[name] = "an ensemble has no model of its own that could say what it looks at"
         if name in self.why:
             return None
         try:

@@ -13,7 +13,7 @@ from experiments import POOLERS, SUBMISSION, SUBMISSION_SCORE, TABLE_1, TABLE_3,
 from files import read_json
 from intervals import interval, leaderboard_samples
 from options import SCORES
-from report_data import ReadRun, dev_hashes
+from report_data import ReadRun, check_scores, dev_hashes
 from result_row import leaderboard
 from tasks import TASKS, leaderboard_score
 
@@ -93,7 +93,8 @@ def _cell(run: ReadRun, name: str) -> dict | None:
 def _leaderboard_cell(run: ReadRun) -> dict | None:
     if set(run.judged) != set(COURSE):
         return None
-    whole = not any(judged.missing for judged in run.judged.values())
+    # One row, drawn over and over, says nothing of how sure a score is, and so nothing of the mean with it.
+    whole = not any(judged.missing or len(judged.labels) < 2 for judged in run.judged.values())
     samples = leaderboard_samples({name: judged.samples for name, judged in run.judged.items()}) if whole else None
     untrained = {name: judged.scores["untrained"] for name, judged in run.judged.items()}
     before = None if run.ensemble else leaderboard_score(untrained)
@@ -102,11 +103,7 @@ def _leaderboard_cell(run: ReadRun) -> dict | None:
 
 def _contrastive_cell(run: ReadRun) -> dict | None:
     trained, untrained = ((run.scores.get(key) or {}).get("spearman") for key in ("trained", "untrained"))
-    return (
-        None
-        if run.judged
-        else _make_cell(trained, untrained, None, run.scores.get("dev") and run.config["data"]["dev"]["sha256"])
-    )
+    return None if run.judged else _make_cell(trained, untrained, None, (run.config["data"]["dev"] or {}).get("sha256"))
 
 
 def _make_cell(
@@ -186,6 +183,7 @@ def _others(run: ReadRun, columns: list[Column]) -> list[dict]:
         try:
             scores, config = read_json(path), read_json(path.parent / "config.json")
             if set(scores) == set(run.scores):
+                check_scores(scores, path)
                 same = dev_hashes(config) == run.dev_hashes
                 name = f"{path.parent.name} ({config['model']['name']})"
                 found.append(_entry(name, "run" if same else "other", columns, scores, leaderboard(scores)))

@@ -3,8 +3,10 @@
 Intervals: Efron and Tibshirani 1993; intervals.py has tests of its own.
 """
 
+import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -14,9 +16,12 @@ import torch
 from conftest import ROOT
 
 import comparison
+import report
+import report_scores
 from errors import InputError
 from evaluation import judge
-from files import sha256
+from files import read_json, sha256
+from report_data import read_run
 from run import Run
 from task_files import read_split
 from tasks import PARA, SST, STS
@@ -158,7 +163,6 @@ def test_the_command_and_its_errors(make):
 
 
 def test_several_are_compared_by_their_mean(make):
-    from report_data import read_run
     from report_scores import against_mean
 
     names = {"one": 2, "two": 9, "both": 1}
@@ -176,8 +180,6 @@ def test_several_are_compared_by_their_mean(make):
 
 
 def test_why_there_is_no_difference(make):
-    from report_data import read_run
-
     one, two, both = (read_run(make(name, answers(1)), None, print) for name in ("one", "two", "both"))
     del one.judged["sts"]
     two.judged["para"].scores["accuracy"] = None
@@ -191,10 +193,214 @@ def test_why_there_is_no_difference(make):
 
 
 def test_nothing_in_common_is_an_error_of_input(make):
-    from report_data import read_run
-
     one = read_run(make("one", answers(2)), None, print)
     other = read_run(make("other", answers(2)), None, print)
     other.judged = {}
     with pytest.raises(InputError, match="nothing to compare"):
         comparison.compare(one, other)
+
+
+def test_a_run_without_tasks_has_no_errors_to_look_at(contrastive_run, capsys):
+    assert comparison.main(["errors", str(contrastive_run)]) == 1
+    assert "a run of contrastive.py, which has no tasks: python report.py " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["sst", "para", "sts"])
+def test_with_a_dev_file_of_one_row_the_leaderboard_s_interval_is_unknown(make, name):
+    runs = [read_run(make(folder, answers(wrong)), None, print) for folder, wrong in (("one", 2), ("two", 9))]
+    for run_ in runs:
+        judged = run_.judged[name]
+        judged.table, judged.outputs = dataclasses.replace(judged.table, examples=judged.table[:1]), judged.outputs[:1]
+    row = report_scores.scores(runs)["rows"][0]
+    assert row["title"] == "leaderboard score" and [cell["interval"] for cell in row["cells"]] == [None, None]
+    assert row["cells"][1]["of_difference"] is None and not row["cells"][1]["marked"]
+
+
+# --- where dev files are --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_named_is_looked_into_first(make, data, tmp_path, capsys):
+    """Its files count if they are those of then, whatever stands now where they were; others don't."""
+    made, kept, other = make("one", answers(3)), tmp_path / "kept", tmp_path / "other"
+    shutil.copytree(data, kept)
+    shutil.copytree(data, other)
+    for path in other.iterdir():
+        path.write_text("no such columns\n")
+    assert comparison.main(["errors", str(made), "--data", str(other)]) == 0
+    assert capsys.readouterr().out.count(": 40 rows of ") == 3  # those of then are still where they were
+    for path in data.iterdir():
+        path.write_text(path.read_text() + "\n")
+    for folder, wanted in (
+        (kept, "sentiment (SST-5): 40 rows of ids-sst-dev.csv"),
+        (other, "other/ids-sst-dev.csv is not the file that the run was judged on"),
+        (tmp_path, f"has changed since the run, nor is ids-sst-dev.csv in {tmp_path}"),
+    ):
+        assert comparison.main(["errors", str(made), "--data", str(folder)]) == 0
+        assert wanted in capsys.readouterr().out
+    shutil.rmtree(data)
+    assert comparison.main(["errors", str(made), "--data", str(tmp_path)]) == 0
+    assert f"is not there any more, nor is ids-sst-dev.csv in {tmp_path}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("main", [report.main, lambda given: comparison.main(["errors", *given])])
+def test_a_folder_of_data_that_is_none_is_refused(make, main, tmp_path, capsys):
+    assert main([str(make("one", answers(3))), "--data", str(tmp_path / "none")]) == 1
+    assert f"error: --data {tmp_path / 'none'}: no folder there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [["bad\udcff"], ["one", "--data", "bad\udcff"], ["one", "--out", "bad\udcff"]])
+def test_names_that_are_not_utf_8_are_refused(given, capsys):
+    commands = [report.main] + ([comparison.main] if "--out" not in given else [])
+    for main in commands:
+        with pytest.raises(SystemExit):
+            main(given if main is report.main else ["errors", *given])
+        assert "is not UTF-8: choose another name" in capsys.readouterr().err
+
+
+# --- texts of somebody's files --------------------------------------------------------------------------------------
+
+
+def test_a_terminal_gets_no_control_characters_and_some_of_a_long_word(make, data, capsys):
+    path = data / SST.files["dev"]
+    lines = path.read_text().splitlines()
+    lines[1] = lines[1].replace("\ts0\t", "\ts0\x1b[1m\t").replace("number", "\x1b[31m\u202enumber")
+    lines[2] = lines[2].replace("word number 1", "x" * 10_000)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert comparison.main(["errors", str(make("one", answers(3)))]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "s0\\x1b[1m" in printed and "\\x1b[31m\\u202enumber 0" in printed
+    assert re.search("  x{30,100} ...$", printed, re.M)
+
+
+# --- outputs that no run leaves -------------------------------------------------------------------------------------
+
+
+def no_number(value):
+    def change(outputs):
+        outputs[1] = value
+        return outputs
+
+    return change
+
+
+OUTPUTS = {
+    "nan": no_number(torch.nan),
+    "infinite": no_number(-torch.inf),
+    "double": torch.Tensor.double,
+    "whole": torch.Tensor.int,
+    "bfloat16": torch.Tensor.bfloat16,
+    "short": lambda outputs: outputs[1:].clone(),
+}
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_outputs_that_no_head_gave_are_damaged(make, kind, ensemble, capsys):
+    made = Run(make("one", answers(3)))
+    if ensemble:
+        edit(made.folder / "config.json", ("options", "ensemble"), ["a", "b"])
+    outputs = made.read_outputs()
+    made.write_outputs({**outputs, "sts": OUTPUTS[kind](outputs["sts"])})
+    assert comparison.main(["errors", str(made.folder)]) == 0
+    printed = capsys.readouterr().out
+    again = "make the ensemble again" if ensemble else "the model predicts again"
+    assert f"similarity (STS): {made.outputs}: not the outputs of sts: delete it, and {again}" in printed
+    assert printed.count(": 40 rows of ") == 2
+
+
+def test_an_ensemble_that_kept_no_answers_has_to_be_made_again(make, capsys):
+    made = Run(make("one", answers(3)))
+    edit(made.folder / "config.json", ("options", "ensemble"), ["a", "b"])
+    made.outputs.unlink()
+    assert comparison.main(["errors", str(made.folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "has no answers for sst any more: make the ensemble again" in printed and "predicts dev again" not in printed
+
+
+# --- files that somebody edited -------------------------------------------------------------------------------------
+
+GONE = object()
+
+
+def edit(path, keys, value):
+    """Set, or take out, what stands under these keys of a JSON file; of JSON lines the first key is the line's."""
+    lines = path.suffix == ".jsonl"
+    content = [json.loads(line) for line in path.read_text().splitlines()] if lines else read_json(path)
+    root = {"": content}
+    *way, last = ("", *keys)
+    place = root
+    for key in way:
+        place = place[key]
+    if value is GONE:
+        del place[last]
+    else:
+        place[last] = value
+    path.write_text("\n".join(map(json.dumps, root[""])) + "\n" if lines else json.dumps(root[""]))
+
+
+EDITS = [
+    ("config.json", ("data", "sst"), GONE, "no data.sst.dev in it"),
+    ("config.json", ("data", "sst", "dev", "dropped"), None, "data.sst.dev.dropped is None"),
+    ("config.json", ("data", "sst", "dev", "dropped"), 7, "data.sst.dev.dropped is 7"),
+    ("config.json", ("data", "sst", "dev", "of"), "x", "data.sst.dev.of is 'x'"),
+    ("config.json", ("data", "sst", "train"), {"sha256": "0", "rows": 1}, "no data.sst.train.path in it"),
+    ("config.json", ("options", "loss"), 7, "options.loss is 7"),
+    ("config.json", ("options", "ensemble"), 7, "options.ensemble is 7"),
+    ("config.json", ("options", "ensemble"), [7], "options.ensemble[0] is 7"),
+    ("config.json", ("options", "distill"), [7], "options.distill[0] is 7"),
+    ("config.json", ("device", "threads"), "x", "device.threads is 'x'"),
+    ("config.json", ("processes",), "x", "processes is 'x'"),
+    ("config.json", ("precision",), 7, "precision is 7"),
+    ("scores.json", ("rte",), {"untrained": 0.1, "accuracy": 0.1}, "no data.rte.dev in it"),
+    ("scores.json", ("sst", "macro_f1"), "x", "sst.macro_f1 is 'x'"),
+    ("metrics.jsonl", (1, "dev"), GONE, "line 2: no dev.sst in it"),
+    ("metrics.jsonl", (1, "dev", "sst"), GONE, "line 2: no dev.sst in it"),
+    ("metrics.jsonl", (1, "dev", "sst", "accuracy"), "x", "line 2: dev.sst.accuracy is 'x'"),
+    ("metrics.jsonl", (0, "dev"), [], "line 1: dev is []"),
+    ("metrics.jsonl", (0, "train_loss"), {"sst": "x"}, "line 1: train_loss.sst is 'x'"),
+]
+CONTRASTIVE_EDITS = [
+    ("config.json", ("data", "train"), {}, "data.train is {}"),
+    ("config.json", ("data", "train", 0), 7, "no data.train[0].path in it"),
+    ("config.json", ("data", "train", 0, "dropped"), {"blank": 7}, "no data.train[0].dropped.blank.rows in it"),
+    ("config.json", ("data", "dev", "pairs"), None, "data.dev.pairs is None"),
+    ("scores.json", (), [], "no scores in it"),
+    ("scores.json", (), 7, "no scores in it"),
+    ("scores.json", ("trained",), 7, "trained is 7"),
+    ("scores.json", ("untrained", "spearman"), "x", "untrained.spearman is 'x'"),
+    ("metrics.jsonl", (1, "dev"), 7, "line 2: dev is 7"),
+    ("metrics.jsonl", (1, "dev"), {"spearman": "x"}, "line 2: dev.spearman is 'x'"),
+]
+
+
+@pytest.fixture
+def contrastive_run(make):
+    """The folder of a run of contrastive.py."""
+    folder = make("encoder", answers(1))
+    file = {"path": "lines.txt", "sha256": "1" * 64, "rows": 9, "dropped": {"blank": {"rows": 1, "first_lines": [3]}}}
+    edit(folder / "config.json", ("command",), "contrastive.py")
+    edit(folder / "config.json", ("data",), {"train": [file], "dev": {"path": "a", "sha256": "2" * 64, "pairs": 4}})
+    spearman = {"spearman": 0.5}
+    edit(folder / "scores.json", (), {"dev": {"path": "a", "pairs": 4}, "untrained": spearman, "trained": spearman})
+    edit(folder / "metrics.jsonl", (0, "dev"), spearman)
+    return folder
+
+
+@pytest.mark.parametrize("file, keys, value, wanted", EDITS + CONTRASTIVE_EDITS)
+def test_what_was_edited_is_refused_in_one_line(make, request, capsys, file, keys, value, wanted):
+    contrastive = (file, keys, value, wanted) in CONTRASTIVE_EDITS
+    made = request.getfixturevalue("contrastive_run") if contrastive else make("one", answers(1))
+    metrics = made / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() * 2)
+    whole = shutil.copytree(made, made.with_name("whole"))
+    if contrastive:
+        assert "similarity" in "\n".join(comparison.compare(*(read_run(run_, None, print) for run_ in (made, whole))))
+    else:
+        assert comparison.main(["compare", str(made), str(whole)]) == 0
+    edit(made / file, keys, value)
+    capsys.readouterr()
+    for main, given in ((report.main, []), (comparison.main, ["errors"]), (comparison.main, ["compare", str(whole)])):
+        assert main([*given, str(made)]) == 1
+        err = capsys.readouterr().err
+        named = "config.json" if file == "scores.json" and keys == ("rte",) else file
+        assert err.startswith(f"error: {made / named}") and err.count("\n") == 1 and wanted in err, err
