@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from sklearn.metrics import confusion_matrix
@@ -104,8 +105,8 @@ def _headline(run: ReadRun) -> list[str]:
 
 
 def _link(page: Path, folder: Path) -> str | None:
-    """The way from one page to another, if it is there."""
-    return Path(os.path.relpath(page, folder)).as_posix() if page.is_file() else None
+    """The way from one page to another, as a URL, if it is there."""
+    return quote(os.fsencode(Path(os.path.relpath(page, folder)).as_posix())) if page.is_file() else None
 
 
 def _duration(seconds: float) -> str:
@@ -160,11 +161,8 @@ def _differing_options(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
 
 
 def _option(value: object) -> str:
-    return (
-        {None: "default", False: "no", True: "yes"}.get(value, _words(value))
-        if not isinstance(value, list)
-        else _words(value)
-    )
+    said = next((word for known, word in ((None, "default"), (False, "no"), (True, "yes")) if value is known), None)
+    return said or _words(value)  # 0 and 1 are numbers
 
 
 def _fingerprint(data: dict, split: str) -> str:

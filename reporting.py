@@ -7,6 +7,7 @@ CS 224N default project.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -126,4 +127,5 @@ def write_page(folder: Path, say: Say) -> None:
 
         say(f"\nthe report is {short(report.write_report([folder], say=say))}: open it in a browser")
     except (Exception, KeyboardInterrupt) as error:  # hours of training are on disk, and the page can be made again
-        say(f"\nno report: {type(error).__name__} {error}: to try again, python report.py {short(folder)}")
+        again = f"python report.py {shlex.quote(short(folder))}"
+        say(f"\nno report: {type(error).__name__} {error}: to try again, {again}")

@@ -5,12 +5,15 @@ Tiny runs of the real commands; the page as html.parser reads it. In a browser: 
 
 import csv
 import html.parser
+import io
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,8 +26,8 @@ import options
 import report
 import report_plots
 from evaluation import probabilities
-from files import read_json
-from report_context import short_names
+from files import read_json, short
+from report_context import _link, _option, short_names
 from report_data import Judged, read_run
 from report_examples import describe, differing, worst
 from report_scores import beside
@@ -214,7 +217,8 @@ def test_what_is_gone_is_left_out_and_said(finished, tmp_path, capsys):
     )
     page = Page(tmp_path / "new" / "page.html")
     assert "is not there any more" not in page.text
-    assert len([found for found in page.named("tr") if "data-text" in found]) == 6
+    assert "has changed since the run" not in page.text  # the folder has that file, too, as it was
+    assert len([found for found in page.named("tr") if "data-text" in found]) == 9
     Run(run).outputs.write_bytes(b"half")
     capsys.readouterr()
     assert report.main([str(run)]) == 1
@@ -235,7 +239,9 @@ def test_runs_side_by_side(finished, tmp_path):
     assert "Words are not coloured: pooler mean of sst weighs no tokens" in page.text
     assert HOSTILE.lower() in page.text
     links = [found["href"] for found in page.named("a") if not found["href"].startswith("#")]
-    assert [(out.parent / link).resolve() for link in links] == [(run.folder / "report.html").resolve() for run in runs]
+    assert [(out.parent / unquote(link)).resolve() for link in links] == [
+        (run.folder / "report.html").resolve() for run in runs
+    ]
 
 
 def test_a_clear_difference_is_red_if_it_is_for_the_worse(finished, tmp_path, monkeypatch):
@@ -360,7 +366,8 @@ def test_a_run_whose_page_fails_is_finished_all_the_same(train, fault, monkeypat
     monkeypatch.setattr(report, "write_report", fail)
     run = train(f"without {type(fault).__name__}", "--tasks", "sst")
     said = capsys.readouterr().out
-    assert f"no report: {type(fault).__name__} {fault}: to try again, python report.py " in said
+    assert f"no report: {type(fault).__name__} {fault}: to try again, " in said
+    assert said.split("to try again, ")[1].splitlines()[0] == f"python report.py {shlex.quote(short(run))}"
     assert "predictions are in" in said and not (run / "report.html").exists() and (run / "scores.json").exists()
     monkeypatch.undo()
     assert report.main([str(run)]) == 0
@@ -397,6 +404,78 @@ def test_what_is_no_finished_run_is_refused_in_one_line(finished, tmp_path, caps
         assert report.main([str(value) for value in given]) == 1
         err = capsys.readouterr().err
         assert err.startswith("error: ") and err.count("\n") == 1 and wanted in err
+
+
+# --- names and files that are not a run's ---------------------------------------------------------------------------
+
+
+def test_an_ensemble_says_that_it_has_no_model_and_neighbours_of_any_name_survive(finished, tmp_path):
+    """A page made of files that are not UTF-8, of half a surrogate and of what is no score; it may be replaced."""
+    this, odd, broken, high = (
+        shutil.copytree(finished[1], tmp_path / name) for name in ("this", "bad\udcff", "broken", "high")
+    )
+    for folder, name, change in (
+        (this, "config.json", lambda config: config["options"].update(ensemble=["a", "b"])),
+        (odd, "config.json", lambda config: config["model"].update(name="half \ud800")),
+        (broken, "scores.json", lambda scores: scores["sst"].update(macro_f1="x")),
+        (high, "scores.json", lambda scores: scores["sts"].update(pearson=10**400)),
+    ):
+        content = read_json(folder / name)
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+    (this / "report.html").unlink()
+    assert report.main([str(this)]) == 0
+    page = Page(this / "report.html")
+    assert "Words are not coloured: an ensemble has no model of its own that could say what it looks at" in page.text
+    assert "bad\\udcff (half \\ud800)" in page.text and "broken" not in page.text and "high" not in page.text
+    assert report.starts_like_a_page(this / "report.html")
+    before = page.source.replace(f'<meta name="generator" content="{report.GENERATOR}">\n', "")
+    (tmp_path / "old.html").write_text(before, encoding="utf-8")
+    assert before != page.source and report.starts_like_a_page(tmp_path / "old.html")
+
+
+@pytest.mark.parametrize("names", [[0], [0, 1]])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_page_replaces_nothing_but_a_page(finished, tmp_path, monkeypatch, capsys, names, given):
+    """And that is said before the work is done."""
+    monkeypatch.setattr(report, "read_run", lambda *_: pytest.fail("work that nobody will see"))
+    runs = [shutil.copytree(finished[i], tmp_path / str(i)) for i in names]
+    out = tmp_path / "thesis.html" if given else runs[0] / (report.REPORT if len(runs) == 1 else report.COMPARISON)
+    thesis = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>My thesis</title>\n'
+    out.write_text(thesis)
+    assert report.main([*map(str, runs), *(["--out", str(out)] if given else [])]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {short(out)} is there and no page of report.py: name another")
+    assert out.read_text() == thesis
+
+
+@pytest.mark.parametrize("stdout", ["ascii", "full"])
+def test_a_page_that_is_written_is_no_error_whoever_listens(tmp_path, monkeypatch, stdout):
+    monkeypatch.setattr(report, "write_report", lambda *_, **__: tmp_path / "\xfc.html")
+    listener = io.BytesIO() if stdout == "ascii" else open("/dev/full", "wb")
+    with io.TextIOWrapper(listener, encoding="ascii" if stdout == "ascii" else "utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert report.main(["run"]) == 0
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "x", "9" * 5000])
+def test_a_number_of_rows_says_what_is_wanted(number, capsys):
+    with pytest.raises(SystemExit):
+        report.main(["run", "--worst", number])
+    assert "wanted a whole number from 0 up" in capsys.readouterr().err
+
+
+def test_a_link_is_a_url(tmp_path):
+    page = tmp_path / "a#b?c%20" / "report.html"
+    page.parent.mkdir()
+    page.touch()
+    assert _link(page, tmp_path / "other") == "../a%23b%3Fc%2520/report.html"
+
+
+def test_options_that_are_one_and_zero_are_numbers():
+    assert [_option(value) for value in (None, False, True, 0, 1, 0.0, "x", [1, 2], {})] == [
+        *("default", "no", "yes", "0", "1", "0.0", "x", "1 2", "{}")
+    ]
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
