@@ -8,7 +8,6 @@ out, which then says so.
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -208,9 +207,7 @@ def _could_be_outputs(outputs: torch.Tensor, judged: Judged) -> bool:
 
 def _read_contrastive(run: Run, config: dict) -> ReadRun:
     path = run.folder / options.SCORES
-    if not path.is_file():
-        again = f"continue it with --resume {shlex.quote(str(run.folder))}"
-        raise InputError(f"{run.folder} is not finished (no {options.SCORES}): {again}")
+    run.refuse_unfinished()
     _check(config, run.folder / "config.json")
     scores = read_json(path)
     if not isinstance(scores, dict):
