@@ -25,7 +25,7 @@ from markupsafe import Markup
 from command_line import path_given, text_given
 from console import refuse, tell
 from errors import InputError, whole_number
-from files import atomic_write, cannot, check_writable
+from files import atomic_write, cannot
 from files import short as short_path
 from report_context import WORST, page
 from report_data import read_run
@@ -60,7 +60,6 @@ def write_report(
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError(f"{' '.join(map(str, names))}: a run is named twice: name each once")
     out = out or folders[0] / (REPORT if len(folders) == 1 else COMPARISON)
-    check_writable(out)
     if out.is_file() and not starts_like_a_page(out):
         raise InputError(f"{short_path(out)} is there and no page of report.py: name another file with --out")
     runs = [read_run(name, data, say) for name in names]
