@@ -156,7 +156,8 @@ def shorten(text: str, width: int) -> str:
     """One line of at most `width` characters, cut between words, or within one that is too long by itself."""
     text = visible(" ".join(text.split()))
     found = textwrap.shorten(text, width, placeholder=ELLIPSIS)
-    return found if found != ELLIPSIS.strip() else text[: width - len(ELLIPSIS)] + ELLIPSIS
+    cut_within = found == ELLIPSIS.strip() and len(text) > width
+    return text[: width - len(ELLIPSIS)] + ELLIPSIS if cut_within else found
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -4,13 +4,14 @@
 
 After Lakshminarayanan, Pritzel and Blundell 2017, "Simple and Scalable Predictive Uncertainty Estimation using Deep
 Ensembles" (arXiv 1612.01474), which average the predictive distributions of networks trained from other seeds. Nothing
-is trained; what is fitted is the mean and the spread of each run's similarity scores, on dev.
+is trained; what is fitted, on dev, is the mean and the spread of each run's similarity scores, of a soup their scale.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,9 +96,10 @@ def average(task: Task, members: list[Predictions], on_dev: list[Predictions]) -
     softmax is that mean again; of two, its logit.
     """
     if task.label_kind == "score":
-        if not any(found.values.std() for found in on_dev):
+        # A constant's deviation in floating point is seldom 0: its range is.
+        scales = [(found.values.mean(), found.values.std() if np.ptp(found.values) else 0.0) for found in on_dev]
+        if not any(spread for _, spread in scales):
             return np.mean([found.values for found in members], axis=0).astype(np.float32)
-        scales = [(found.values.mean(), found.values.std()) for found in on_dev]
         scores = [
             (found.values - mean) / spread if spread else np.zeros(len(found.values))
             for found, (mean, spread) in zip(members, scales, strict=True)
@@ -116,7 +118,7 @@ def ensemble(args: argparse.Namespace, say: Say) -> Path:
     that were judged on other dev rows than those that are read.
     """
     members = read_members(args.ensemble)
-    _refuse_taken(args.run, _options(members, args.soup))
+    _refuse_taken(args.run, members, args.soup)
     tasks = tuple(TASKS[name] for name in TASKS if any(name in member.folders for member in members))
     device, reason = choose_device(args)
     precision = choose_precision(args.precision, device)
@@ -238,9 +240,13 @@ def _config(members: list[Member], data: dict, precision: str, device: torch.dev
     names = list(dict.fromkeys(models.values()))
     return {
         "command": COMMAND,
-        "options": _options(members, soup),
-        "members": [str(member.run.folder.resolve()) for member in members],
-        "model": {"name": " and ".join(names), "sha256": next(iter(models)) if len(models) == 1 else ""},
+        "options": {
+            "ensemble": [member.name for member in members],
+            # Whoever reads a soup's dev_outputs.safetensors has to know what the model's outputs are.
+            **({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {}),
+        },
+        "members": _places(members),
+        "model": members[0].config["model"] if len(models) == 1 else {"name": " and ".join(names), "sha256": ""},
         "data": {
             name: {
                 **_trained_on(members, name),
@@ -262,29 +268,33 @@ def _config(members: list[Member], data: dict, precision: str, device: torch.dev
     }
 
 
-def _options(members: list[Member], soup: bool) -> dict:
-    options = {"ensemble": [member.name for member in members]}
-    # Whoever reads a soup's dev_outputs.safetensors has to know what the model's outputs are.
-    return options | ({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {})
+def _places(members: list[Member]) -> list[str]:
+    return [str(member.run.folder.resolve()) for member in members]
 
 
 def _trained_on(members: list[Member], task: str) -> dict:
     """{"train": the file} that all of the task's runs were trained on, as the first has it; {} where they differ."""
-    keys = ("data", task, "train")
     own = [member for member in members if task in member.folders]
-    files = [need(member.config, keys, dict, member.run.folder / "config.json") for member in own]
-    alike = len({(file.get("sha256"), file.get("rows")) for file in files}) == 1
-    return {"train": files[0]} if alike else {}
+    files = [
+        need(member.config, ("data", task), dict, member.run.folder / "config.json").get("train") for member in own
+    ]
+    known = [(file.get("sha256"), file.get("rows")) for file in files if isinstance(file, dict)]
+    return {"train": files[0]} if len(known) == len(own) and len(set(known)) == 1 else {}
 
 
-def _refuse_taken(folder: Path, options: dict) -> None:
+def _refuse_taken(folder: Path, members: list[Member], soup: bool) -> None:
     """Raises InputError, before the runs are asked, if a run is there. An ensemble that was cut short is made again.
 
     By its own command alone: what it left would be taken for the new one's.
     """
-    run = Run(folder)
-    cut_short = (folder / "config.json").is_file() and not (folder / SCORES).is_file()
-    if not (cut_short and need(run.config, ("options",), dict, folder / "config.json") == options):
+    run, same = Run(folder), False
+    if (folder / "config.json").is_file() and not (folder / SCORES).is_file():
+        with suppress(InputError):  # no ensemble's: whatever it is, the folder is taken
+            began = run.config
+            options = began.get("options") if isinstance(began, dict) else None
+            same = isinstance(options, dict) and began.get("members") == _places(members)
+            same = same and bool(options.get("soup")) == soup
+    if not same:
         run.refuse_taken()
 
 
@@ -297,7 +307,7 @@ def _write(
     """
     dev = {name: found for (name, split), found in together.items() if split == "dev"}
     run, costs = Run(args.run), [member.cost() for member in members]
-    _refuse_taken(run.folder, config["options"])
+    _refuse_taken(run.folder, members, args.soup)
     write_json(run.folder / "config.json", config)
     if souped:
         model, tokenizer = souped

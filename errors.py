@@ -3,8 +3,6 @@
 Follows sysexits' idea of a data error: the fault is in a file or an option, not in the program, so no traceback helps.
 """
 
-import re
-
 
 def quoted(value: object) -> str:
     """A value as a message quotes it, at most 60 characters of it, which may end in `...`."""
@@ -33,4 +31,4 @@ class InputError(Exception):
     def __init__(self, message: object):
         # A message may quote a file's content or a library's own many-line error: it stays one line all the same. Only
         # what breaks a line goes: a folder may have two spaces in its name.
-        super().__init__(re.sub(r" *[^\S ]\s*", " ", str(message)).strip())
+        super().__init__(" ".join(line.strip() for line in str(message).splitlines() if line.strip()))

@@ -225,6 +225,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
             check_model(job)
             if processes.first:
                 held.enter_context(Run(folder).locked())
+                for task in job.tasks if args.schedule == "separate" else ():
+                    Run(folder / task.name).refuse_taken()
                 Run.create(folder, config)
         processes.wait()
         say(f"run        {short(folder)}")

@@ -214,7 +214,8 @@ def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Ite
     would overwrite anything but prediction files of the same kind, or another run's; and for files of other tasks.
     """
     known = [task.name for task in tasks]
-    for name in [name for name in TASKS if name not in known]:
+    # What a run began with it may go on with: it can't be left out any more.
+    for name in [name for name in TASKS if name not in known and not args.resume]:
         for role in (*SPLITS, "dev_out", "test_out"):
             if getattr(args, f"{name}_{role}"):
                 raise InputError(f"--{name}_{role}: the tasks here are {', '.join(known)}: leave it out")
@@ -234,7 +235,8 @@ def check_outputs(args: argparse.Namespace, tasks: tuple[Task, ...], inputs: Ite
             own = os.path.realpath(args.run)
             if Path(real).is_relative_to(own) and real != str(Path(own, "predictions", task.predictions_file(split))):
                 raise InputError(f"{option} {short(path)} is in the run's own folder: choose another")
-            if any(is_run(folder) for folder in list(Path(real).parents)[:2] if folder != Path(own)):
+            beside = [folder for folder in list(Path(real).parents)[:2] if folder != Path(own)]
+            if not args.resume and any(is_run(folder) for folder in beside):
                 raise InputError(f"{option} {short(path)} is in the folder of another run: choose another")
             check_writable(path)
             if path.is_file() and not starts_like_predictions(path, task):

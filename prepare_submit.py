@@ -10,7 +10,7 @@ import argparse
 import ast
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -168,17 +168,26 @@ def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
     if _recorded(run, "model", "sha256") != weights.BERT_BASE.tensors.sha256:
         used = _recorded(run, "model", "name")
         submission.objections.append(f"{name} started from {used}: the course allows {weights.BERT_BASE.name} alone")
-    foreign = []
+    foreign = list(dict.fromkeys(shown(root, path) for path in _foreign(root, run, folder)))
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        submission.objections.append(f"{name} used data that is not the course's: {foreign[0]}{more}")
+
+
+def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
+    """The data files of a run that are not the course's; of an ensemble those of the runs that it averages, too."""
     for task in _recorded(run, "data", kind=dict):
         for split in _recorded(run, "data", task, kind=dict):
             recorded = Path(_recorded(run, "data", task, split, "path"))
             path = folder / recorded.name if folder else root / recorded
             same = path.is_file() and sha256(path) == _recorded(run, "data", task, split, "sha256")
             if not same or not is_course_file(path):
-                foreign.append(shown(root, path))
-    if foreign:
-        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        submission.objections.append(f"{name} used data that is not the course's: {foreign[0]}{more}")
+                yield path
+    for member in read_json(run / "config.json").get("members") or []:
+        if (Path(member) / "config.json").is_file():
+            yield from _foreign(root, Path(member), folder)
+        else:
+            yield Path(member)  # whatever it was trained on
 
 
 def check_code(submission: Submission, paths: list[Path]) -> None:

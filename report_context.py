@@ -149,9 +149,11 @@ def _differing_options(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
     trained = [run for run in runs if not run.ensemble]
     names = sorted({name for run in trained for name in run.config["options"] if not is_place(name)})
     if len(trained) < len(runs):  # an ensemble was asked for nothing but its runs
-        names = ["ensemble", "soup", *(names if len(trained) > 1 else [])]
+        names = dict.fromkeys(["ensemble", "soup", *(names if len(trained) > 1 else [])])
     for name in names:
-        found.append((name, [_option(run.config["options"].get(name)) for run in runs]))
+        values = [run.config["options"].get(name) for run in runs]
+        flags = {type(value) for value in values} <= {bool, type(None)}  # one that is missing wasn't raised
+        found.append((name, [_option(bool(value) if flags else value) for value in values]))
     found.append(("weights", [run.config["model"]["name"] for run in runs]))
     found.append(("train files", [_fingerprint(run.config["data"], "train") for run in runs]))
     found.append(("dev files", [_fingerprint(run.config["data"], "dev") for run in runs]))

@@ -43,7 +43,7 @@ class Judged:
 
     task: with the loss that its head was trained with. scores: metric -> value, `untrained` among them. missing: why
     there are no rows, or "". table, outputs: dev's rows and what the head gave for them. best: the folder of the model,
-    None of an ensemble, which has none of its own.
+    None of an ensemble of answers, which has none of its own.
     """
 
     task: Task
@@ -165,7 +165,7 @@ def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) 
     _check(config, where)
     row = result_row.row(run.folder)
     scores = row["dev"]
-    check_scores(scores, run.folder / options.SCORES)
+    check_metrics(scores, run.folder / options.SCORES)
     for name in scores:
         result_row.need(config, ("data", name, "dev"), dict, where)
     parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
@@ -189,7 +189,7 @@ def _read_answers(run: Run, found: ReadRun, data: Path | None, say: Callable[[st
             if name not in kept:
                 kept[name] = torch.from_numpy(_predict(judged, run, say))
             if not _could_be_outputs(kept[name], judged):
-                again = "the model predicts again" if judged.best else "make the ensemble again"
+                again = "the model predicts again" if judged.best else "make the ensemble again, with another --run"
                 raise InputError(f"{run.outputs}: not the outputs of {name}: delete it, and {again}")
             judged.outputs = kept[name].numpy()
         except InputError as error:
@@ -268,7 +268,7 @@ def _need_if_there(value: object, keys: tuple[str, ...], kind: type | tuple[type
     return result_row.need(value, keys, kind, where) if there else None
 
 
-def check_scores(scores: dict, where: Path) -> None:
+def check_metrics(scores: dict, where: Path) -> None:
     """Raises InputError for a metric of a known task that is neither a number nor null, which is undefined."""
     for name in scores:
         for metric in ("untrained", *TASKS[name].metrics):
@@ -325,7 +325,9 @@ def _read_dev(task: Task, config: dict, data: Path | None) -> Table:
 def _predict(judged: Judged, run: Run, say: Callable[[str], object]) -> np.ndarray:
     """What the best model gives for the dev rows, on a GPU if there is one. Raises InputError if it is gone."""
     if judged.best is None:
-        raise InputError(f"{run.outputs} has no answers for {judged.task.name} any more: make the ensemble again")
+        raise InputError(
+            f"{run.outputs} has no answers for {judged.task.name} any more: make the ensemble again, with another --run"
+        )
     say(f"{judged.task.name}: the run kept no outputs, so its best model predicts dev again")
     model = MultitaskBERT.from_pretrained(judged.best)
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

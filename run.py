@@ -26,7 +26,8 @@ from tensor_files import CHECKSUM, DAMAGE, read_tensors, write_tensors
 
 ROOT = Path(__file__).resolve().parent
 # What a run writes beside config.json: a folder that has one of these is somebody's.
-WRITTEN = ("metrics.jsonl", "scores.json", "dev_outputs.safetensors", "report.html", "best", "last", "predictions")
+WRITTEN = ("metrics.jsonl", "scores.json", "dev_outputs.safetensors", "soft_labels.safetensors", "report.html")
+WRITTEN += ("best", "last", "predictions")
 CHECKPOINT = "checkpoint.safetensors"
 
 
@@ -66,7 +67,8 @@ class Run:
     def going_on(self) -> str:
         """What to do with one that is not finished. An ensemble has nothing to continue from."""
         if self._is_ensemble():
-            return "make the ensemble again, by its command"
+            other = " and another --run" if (self.folder / "scores.json").is_file() else ""
+            return f"make the ensemble again, by its command{other}"
         return f"continue it with --resume {shlex.quote(str(self.folder))}"
 
     def refuse_unfinished(self) -> None:
@@ -75,8 +77,7 @@ class Run:
             raise InputError(f"{self.folder} is not finished (no scores.json): {self.going_on()}")
 
     def _is_ensemble(self) -> bool:
-        config = self.config if (self.folder / "config.json").is_file() else None
-        options = config.get("options") if isinstance(config, dict) else None
+        options = self.config["options"] if is_run(self.folder) else None
         return isinstance(options, dict) and bool(options.get("ensemble"))
 
     @classmethod
@@ -86,7 +87,7 @@ class Run:
         Every command that is told of a run finds it here. Raises InputError if there is none.
         """
         for folder in (Path(name), root / "runs" / name):
-            if folder.name == "best" and (folder.parent / "config.json").is_file():
+            if folder.name == "best" and is_run(folder.parent) and not is_run(folder):
                 return cls(folder.parent)
             if (folder / "config.json").is_file():
                 return cls(folder)
@@ -189,8 +190,11 @@ class Run:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder looks like a run's, finished or not."""
-    return all((folder / name).is_file() for name in ("config.json", "metrics.jsonl"))
+    """Whether a folder is a run's, finished or not."""
+    config = None
+    with suppress(InputError):
+        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else None
+    return isinstance(config, dict) and {"command", "options"} <= config.keys()
 
 
 def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool] = all) -> Path | None:

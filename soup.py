@@ -33,7 +33,7 @@ def soup(members: list[Member]) -> tuple[MultitaskBERT, BertTokenizer]:
     for member in members[1:]:
         other, others_tokenizer = _load(member)
         for what, own, its in (
-            ("pretrained weights", first.config["model"]["sha256"], member.config["model"]["sha256"]),
+            ("pretrained weights", _began(first), _began(member)),
             ("tasks", list(model.heads), list(other.heads)),
             ("heads", _heads(model), _heads(other)),
             ("vocabulary", tokenizer.fingerprint(), others_tokenizer.fingerprint()),
@@ -55,6 +55,13 @@ def _load(member: Member) -> tuple[MultitaskBERT, BertTokenizer]:
         raise InputError(f"--soup: {member.name} has a model for each task: name runs of one model for all of theirs")
     (best,) = folders
     return MultitaskBERT.from_pretrained(best), BertTokenizer.from_pretrained(best)
+
+
+def _began(member: Member) -> tuple:
+    """What its encoder began with: layers that began anew were drawn by the seed."""
+    options = member.config["options"]
+    anew = options.get("reinitialize") or 0
+    return member.config["model"]["sha256"], anew, options.get("seed") if anew else None
 
 
 def _heads(model: MultitaskBERT) -> dict[str, HeadConfig]:

@@ -357,6 +357,29 @@ def test_a_task_of_an_unknown_loss_is_refused_before_files_are_read(command, mon
     refused(command("--data", "nowhere"), "task 'sst' in tasks.py: loss 'huber' is not known; known: cross_entropy")
 
 
+def test_separate_models_overwrite_no_run(command, root):
+    assert command("--tasks", "sst", "--run", "runs/x/sst").code == 0
+    before = (root / "runs/x/sst/best/model.safetensors").read_bytes()
+    refused(command("--schedule", "separate", "--run", "runs/x"), "holds a finished run already: choose another --run")
+    assert (root / "runs/x/sst/best/model.safetensors").read_bytes() == before
+
+
+def test_files_of_other_tasks_and_other_runs(command, stop, root):
+    """Refused where a run begins; one that began with them goes on."""
+    refused(
+        command("--tasks", "sst", "--para_dev_out", "p.csv"), "--para_dev_out: the tasks here are sst: leave it out"
+    )
+    assert command("--tasks", "sst", "--schedule", "separate", "--run", "runs/other").code == 0
+    taken = "runs/other/predictions/sst-dev-output.csv"
+    refused(command("--sst_dev_out", taken, "--run", "runs/y"), "is in the folder of another run: choose another")
+    stop("--tasks", "sst")
+    path = root / "runs" / "x" / "config.json"
+    config = read_json(path)
+    config["options"]["para_dev_out"] = str(root / "p.csv")
+    files.write_json(path, config)
+    assert command("--resume", "runs/x").code == 0
+
+
 def test_separate_trains_a_model_for_each_task(command, root):
     found = command("--option", "finetune", "--schedule", "separate", "--run", "runs/x")
     assert found.code == 0

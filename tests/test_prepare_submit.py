@@ -5,6 +5,7 @@ Follows the course's prediction format; data, runs and predictions are a few row
 
 import hashlib
 import os
+import shutil
 import zipfile
 
 import pytest
@@ -374,6 +375,19 @@ def test_the_sample_in_the_place_of_the_courses_data(root, capsys):
     zipped_only_with_force(
         root, capsys, "runs/first used data that is not the course's: data/sample/ids-sst-train.csv and 8 more"
     )
+
+
+def test_what_an_ensemble_s_runs_used_counts_too(root, capsys):
+    """The ensemble's own config.json need not say what its runs were trained on."""
+    sample = root / "data" / "sample"
+    shutil.copytree(root / "data", sample)
+    elsewhere = write_run(root, "elsewhere", ANSWERS, data="data/sample")
+    shutil.rmtree(elsewhere / "predictions")
+    path = root / "runs" / "first" / "config.json"
+    config = read_json(path) | {"members": [str(elsewhere), str(root / "runs" / "gone")]}
+    write_json(path, config)
+    message = "runs/first used data that is not the course's: data/sample/ids-sst-train.csv and 9 more"
+    zipped_only_with_force(root, capsys, message)
 
 
 def test_predictions_of_no_known_run(root, capsys):

@@ -89,15 +89,23 @@ def test_a_folder_that_is_taken_says_how_to_go_on_if_that_can_be(tmp_path):
 
 
 def test_one_of_an_ensemble_is_made_again(tmp_path):
-    run = Run.create(tmp_path / "x", {"options": {"ensemble": ["a", "b"]}})
+    run = Run.create(tmp_path / "x", {"command": "c", "options": {"ensemble": ["a", "b"]}})
     again = "make the ensemble again, by its command"
     with pytest.raises(InputError, match=f"x holds a run already: {again}, or choose another --run"):
         run.refuse_taken()
     with pytest.raises(InputError, match=f"x is not finished .no scores.json.: {again}"):
         run.refuse_unfinished()
     run.outputs.write_bytes(b"cut")
-    with pytest.raises(InputError, match=f"dev_outputs.safetensors: cut short or altered .*: {again}"):
+    with pytest.raises(InputError, match=f"dev_outputs.safetensors: cut short or altered .*: {again}$"):
         run.read_outputs()
+    write_json(run.folder / "scores.json", {})  # then its folder is taken
+    with pytest.raises(
+        InputError, match=f"dev_outputs.safetensors: cut short or altered .*: {again} and another --run"
+    ):
+        run.read_outputs()
+    (run.folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match="x holds a finished run already: choose another --run"):
+        run.refuse_taken()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "report.html", "predictions", "best"])
@@ -117,11 +125,15 @@ def test_a_command_in_a_message_can_be_typed(tmp_path):
 
 def test_a_run_is_found_by_its_folder_its_best_or_its_name(tmp_path, monkeypatch):
     """A folder that is there goes before a name."""
-    made = Run.create(tmp_path / "root" / "runs" / "x", {})
+    made = Run.create(tmp_path / "root" / "runs" / "x", {"command": "c", "options": {}})
     monkeypatch.chdir(tmp_path)
     assert Run.open("x", tmp_path / "root").folder == made.folder == Run.open(made.folder, tmp_path).folder
     write_json(made.best / "config.json", {})
     assert Run.open(made.best, tmp_path).folder == Run.open("x/best", tmp_path / "root").folder == made.folder
+    (tmp_path / "exp").mkdir()
+    write_json(tmp_path / "exp" / "config.json", {"mine": True})  # somebody's, beside a run that is called best
+    called = Run.create(tmp_path / "exp" / "best", {"command": "c", "options": {}})
+    assert Run.open(called.folder, tmp_path).folder == called.folder
     here = Run.create(Path("x"), {})
     assert Run.open("x", tmp_path / "root").folder == here.folder
     with pytest.raises(

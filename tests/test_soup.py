@@ -3,6 +3,8 @@
 Wortsman et al. 2022 (arXiv 2203.05482).
 """
 
+import shutil
+
 import pytest
 import torch
 from test_ensemble import refused, train  # noqa: F401 - a fixture
@@ -97,6 +99,13 @@ def test_it_is_asked_exported_compared_and_averaged_like_any_other(train, made, 
     assert "is an ensemble, which trains nothing" in capsys.readouterr().err
 
 
+def test_one_whose_model_is_gone_says_so(train, made, capsys):  # noqa: F811
+    copy = shutil.copytree(made.folder, train.root / "runs" / "emptied")
+    shutil.rmtree(copy / "best")
+    assert predict.main([str(copy), "a film"]) == 1
+    assert "is a soup whose best/ is gone: make it again, or name one of runs/one" in capsys.readouterr().err
+
+
 def test_of_a_loss_of_ordered_classes(train):  # noqa: F811
     """Its outputs are no logits of classes, and whoever reads them later has to know."""
     for seed in (1, 2):
@@ -125,6 +134,10 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
     BertTokenizer.from_pretrained(tiny_folder).save_pretrained(tmp_path / "other")
     train("began", *COSINE, "--model", tmp_path / "other")
     assert "runs/began and runs/one differ in their pretrained weights" in says("began")
+    train("new", *COSINE, "--reinitialize", "1", "--seed", "4")
+    train("drawn", *COSINE, "--reinitialize", "1", "--seed", "5")
+    message = refused(capsys, "--ensemble", "new", "drawn", "--soup")
+    assert "runs/drawn and runs/new differ in their pretrained weights" in message
     assert "wants two runs or more" in refused(capsys, "--ensemble", "one", "--soup")
     assert "--soup: of which runs: name them, --ensemble RUN RUN" in refused(capsys, "--soup")
     assert not (train.root / "runs" / "refused").exists()
