@@ -13,7 +13,7 @@ from experiments import POOLERS, SUBMISSION, SUBMISSION_SCORE, TABLE_1, TABLE_3,
 from files import read_json
 from intervals import interval, leaderboard_samples
 from options import SCORES
-from report_data import ReadRun, check_scores, dev_hashes
+from report_data import ReadRun, check_metrics, dev_hashes
 from result_row import leaderboard
 from tasks import TASKS, leaderboard_score
 
@@ -183,7 +183,7 @@ def _others(run: ReadRun, columns: list[Column]) -> list[dict]:
         try:
             scores, config = read_json(path), read_json(path.parent / "config.json")
             if set(scores) == set(run.scores):
-                check_scores(scores, path)
+                check_metrics(scores, path)
                 same = dev_hashes(config) == run.dev_hashes
                 name = f"{path.parent.name} ({config['model']['name']})"
                 found.append(_entry(name, "run" if same else "other", columns, scores, leaderboard(scores)))
