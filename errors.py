@@ -3,6 +3,11 @@
 Follows sysexits' idea of a data error: the fault is in a file or an option, not in the program, so no traceback helps.
 """
 
+import re
+
+# What str.splitlines splits at, and tabs.
+BREAKS = "\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029"
+
 
 def quoted(value: object) -> str:
     """A value as a message quotes it, at most 60 characters of it, which may end in `...`."""
@@ -29,6 +34,6 @@ class InputError(Exception):
     """
 
     def __init__(self, message: object):
-        # A message may quote a file's content or a library's own many-line error: it stays one line all the same. Only
-        # what breaks a line goes: a folder may have two spaces in its name.
-        super().__init__(" ".join(line.strip() for line in str(message).splitlines() if line.strip()))
+        # A message may quote a file's content or a library's own many-line error: it stays one line all the same. What
+        # breaks a line goes, and tabs; not two spaces, which a folder may have in its name.
+        super().__init__(re.sub(rf" *[{BREAKS}]\s*", " ", str(message)).strip())

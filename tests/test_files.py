@@ -207,6 +207,11 @@ def test_an_input_error_is_one_line():
     assert str(InputError("a.csv, line 3:\n  bad \t value")) == "a.csv, line 3: bad value"
 
 
+@pytest.mark.parametrize("name", ["two  spaces", "no\xa0break", "wide\u3000space"])
+def test_an_input_error_keeps_a_name_as_it_is(name):
+    assert str(InputError(f"{name}: \n no run there")) == f"{name}: no run there"
+
+
 def test_several_files_are_written_all_or_none(tmp_path, monkeypatch):
     old = tmp_path / "a"
     old.write_bytes(b"old")
