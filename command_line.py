@@ -129,8 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     heads.add_argument(
         "--pooler",
-        choices=POOLERS,
-        metavar="NAME",
+        metavar="[TASK=]NAME",
         help=f"{', '.join(POOLERS)} (default first; without attention mean)",
     )
     heads.add_argument(

@@ -27,14 +27,14 @@ from errors import InputError
 from evaluation import check_known
 from model import ModelConfig, MultitaskBERT
 from options import COMMAND, check_outputs, choose_device, input_paths, short
-from poolers import parse_options
+from poolers import describe_options, parse_options, resolve_each
 from precision import Precision, choose_precision
 from reporting import describe_data
 from resuming import changed_beside, files_beside
 from run import Run, environment
 from scalars import check_installed
 from task_files import is_optional, read_split, take_share
-from task_options import parse_attention, parse_fraction, parse_loss
+from task_options import parse_attention, parse_fraction, parse_loss, parse_pooler
 from tasks import SPLITS, Task, parse_tasks
 from tokenizer import BertTokenizer
 
@@ -106,6 +106,10 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     # What is wrong with the options is said before files are read.
     layers, losses = parse_attention(args.attention, tasks), parse_loss(args.loss, tasks)
     parse_fraction(args.fraction, tasks)
+    poolers = parse_pooler(args.pooler, tasks)
+    if args.pooler_options is not None and not poolers:
+        raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
+    resolve_each(poolers.values(), parse_options(args.pooler_options))
     if args.attention_ffn and not any(layers.values()):
         raise InputError(
             "--attention_ffn: none of these tasks has an attention layer: leave it out, or say --attention"
@@ -157,7 +161,7 @@ def model_config(job: Job, tasks: tuple[Task, ...]) -> ModelConfig:
         attention_init=args.attention_init,
         pair_score=args.pair_score,
         pair_encoding=args.pair_encoding,
-        pooler=args.pooler,
+        pooler=parse_pooler(args.pooler, job.tasks),
         pooler_options=parse_options(args.pooler_options),
         losses=parse_loss(args.loss, job.tasks),
         attention_ffn=args.attention_ffn,

@@ -21,7 +21,7 @@ from files import read_json, write_json
 from heads import HeadConfig, TaskHead
 from packed import Layout
 from pair_inputs import Side, pair_inputs
-from poolers import masked_mean, resolve_options
+from poolers import masked_mean, resolve_each
 from tasks import TASKS
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ModelConfig:
         *,
         attention: dict[str, int] | None = None,
         attention_init: str = "default",
-        pooler: str | None = None,
+        pooler: str | dict[str, str] | None = None,
         pooler_options: dict[str, str] | None = None,
         hidden_dropout_prob: float = 0.3,
         pair_score: str = "calibrated",
@@ -66,18 +66,19 @@ class ModelConfig:
     ) -> ModelConfig:
         """The poster's heads for these tasks.
 
-        attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: None is the
-        first token after attention layers, and the mean of the tokens without. pooler_options: of its options those
-        that are not to be the default. pair_encoding: joint, separate or both; None is each task's own. losses: task ->
-        loss, where it is not its own.
+        attention: layers a task, where they differ from its default (2 self, 1 cross, 3 cross). pooler: one for all, or
+        task -> pooler; else it is the first token after attention layers, and the mean of the tokens without.
+        pooler_options: of the options of a pooler that takes any those that are not to be the default. pair_encoding:
+        joint, separate or both; None is each task's own. losses: task -> loss, where it is not its own.
         """
+        poolers = dict.fromkeys(names, pooler) if isinstance(pooler, str) else pooler or {}
+        # All of them are written down, so that another default does not change what is saved.
+        resolved = resolve_each([*poolers.values(), "first", "mean"], pooler_options)
         heads = {}
         for name in names:
             layers = {**{name: TASKS[name].attention[1]}, **(attention or {})}[name]
-            chosen, encoding = pooler or ("first" if layers else "mean"), TASKS[name].encoding(pair_encoding)
+            chosen, encoding = poolers.get(name, "first" if layers else "mean"), TASKS[name].encoding(pair_encoding)
             loss = (losses or {}).get(name)
-            # All of them are written down, so that another default does not change what is saved.
-            options = resolve_options(chosen, pooler_options)
             heads[name] = HeadConfig(
                 layers,
                 attention_init,
@@ -87,7 +88,7 @@ class ModelConfig:
                 encoding == "joint",
                 loss,
                 attention_ffn,
-                options,
+                resolved[chosen],
                 encoding == "both",
             )
         return cls(heads, option, model, frozen_dropout)

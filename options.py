@@ -20,7 +20,6 @@ from command_line import build_parser
 from errors import InputError
 from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
-from poolers import describe_options, parse_options, resolve_options
 from resuming import absolute, read_back, shown, typed_options
 from run import ROOT, Run, is_run
 from tasks import SPLITS, TASKS, Task
@@ -136,10 +135,6 @@ def check_ranges(args: argparse.Namespace) -> None:
         )
     if args.swap_pairs and args.option != "finetune":
         raise InputError("--swap_pairs: a frozen encoder's encodings are computed once: say --option finetune")
-    if args.pooler_options is not None:
-        if args.pooler is None:
-            raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
-        resolve_options(args.pooler, parse_options(args.pooler_options))
     alone = args.schedule in ("separate", "sequential") or "," not in args.tasks
     if args.pcgrad and (args.accumulate == 1 or args.option == "pretrain" or alone):
         raise InputError(

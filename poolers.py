@@ -9,6 +9,7 @@ last; `mask` (B, T) is 1 at real tokens, never optional, so that padding cannot 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -275,6 +276,16 @@ def resolve_options(name: str, options: dict[str, str] | None = None) -> dict[st
         if value not in known.get(option, ()):
             raise InputError(f"--pooler_options {option}={value}: not known; {_takes(name)}")
     return {option: given.get(option, values[0]) for option, values in known.items()}
+
+
+def resolve_each(names: Iterable[str], options: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
+    """Pooler -> every option of it, as resolve_options says; what is given is for those that take any.
+
+    Raises InputError as resolve_options does; also where none of several takes any.
+    """
+    unique = list(dict.fromkeys(names))
+    taking = [name for name in unique if name in POOLERS and POOLERS[name].options] or unique
+    return {name: resolve_options(name, options if name in taking else None) for name in unique}
 
 
 def describe_options() -> str:

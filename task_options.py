@@ -1,4 +1,4 @@
-"""Options that say something of each task: `--attention sst=2,sts=0`, `--loss sst=coral`, `--fraction para=0.1`.
+"""Options that say something of each task: `--attention sst=2,sts=0`, `--pooler sst=max`, `--loss sst=coral`.
 
 Numbers of layers and losses are the poster's (Jia 2024) unless they are said.
 """
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from errors import InputError, whole_number
 from heads import MOST_LAYERS
+from poolers import POOLERS
 from tasks import Task
 
 Value = TypeVar("Value")
@@ -32,6 +33,12 @@ def parse_loss(text: str | None, tasks: tuple[Task, ...]) -> dict[str, str]:
     wanted = ", ".join(f"{task.name}={'|'.join(task.losses)}" for task in tasks)
     read = lambda task, name: name if name in task.losses else None  # noqa: E731
     return parse_by_task("loss", text, tasks, read, wanted, for_all=False)
+
+
+def parse_pooler(text: str | None, tasks: tuple[Task, ...]) -> dict[str, str]:
+    """`sst=concat_last4` or `mean` -> {"sst": "concat_last4"}: poolers of those tasks that don't have the default."""
+    wanted = f"one for all, or TASK=POOLER of {', '.join(task.name for task in tasks)}; poolers: {', '.join(POOLERS)}"
+    return parse_by_task("pooler", text, tasks, lambda task, name: name if name in POOLERS else None, wanted)
 
 
 def parse_fraction(text: str | None, tasks: tuple[Task, ...]) -> dict[str, float]:

@@ -43,7 +43,7 @@ from multitask_classifier import main
 from options import get_args
 from run import Run
 from task_files import read_split
-from task_options import parse_attention, parse_fraction, parse_loss
+from task_options import parse_attention, parse_fraction, parse_loss, parse_pooler
 from tasks import SST, TASKS, leaderboard_score, parse_tasks
 from tokenizer import BertTokenizer
 from training import Trainer, TrainingOptions
@@ -419,6 +419,11 @@ HEADS = [
         "default",
     ),
     ("--attention 1 --pooler weighted_layers", dict.fromkeys(COURSE, (1, "weighted_layers")), "default"),
+    (
+        "--attention sst=0,para=0 --pooler sst=last_two,sts=layer_attention --pooler_options query=last",
+        {"sst": (0, "last_two"), "para": (0, "mean"), "sts": (3, "layer_attention")},
+        "default",
+    ),
 ]
 
 
@@ -434,6 +439,18 @@ def test_heads(command, root, options, wanted, init):
         for layer in head.attention:
             low, high = layer.query.weight.aminmax()
             assert (low > 0.89 and high < 1.01) == (init == "uniform")
+
+
+def test_separate_models_have_their_own_poolers(command, root):
+    """Of sst's options nothing is asked of the model of para, whose pooler takes none."""
+    poolers = ("--pooler", "sst=layer_attention", "--pooler_options", "query=last")
+    assert command(*poolers, "--schedule", "separate", "--tasks", "sst,para", "--run", "runs/x").code == 0
+    found = {
+        name: MultitaskBERT.from_pretrained(root / "runs" / "x" / name / "best").heads[name].config
+        for name in ("sst", "para")
+    }
+    assert {name: config.pooler for name, config in found.items()} == {"sst": "layer_attention", "para": "first"}
+    assert found["sst"].pooler_options["query"] == "last" and found["para"].pooler_options == {}
 
 
 @pytest.mark.parametrize("loss", ["coral", "corn", "squared_emd"])
@@ -710,7 +727,6 @@ def test_options_out_of_range(command, root, option, value, wanted):
     [
         ("--epochs", "many"),
         ("--option", "both"),
-        ("--pooler", "median"),
         ("--unknown", "1"),
         ("--run", ""),
         ("--data", ""),
@@ -782,6 +798,9 @@ def test_losses_and_shares_a_task():
     tasks = parse_tasks("sst,para,sts")
     assert parse_loss(None, tasks) == {}
     assert parse_loss("sst=corn, sts=negative_pearson", tasks) == {"sst": "corn", "sts": "negative_pearson"}
+    assert parse_pooler(None, tasks) == {}
+    assert parse_pooler("max", tasks) == dict.fromkeys(COURSE, "max")
+    assert parse_pooler("sts=first_last, sst=gem", tasks) == {"sts": "first_last", "sst": "gem"}
     assert parse_fraction(None, tasks) == {"sst": 1, "para": 1, "sts": 1}
     assert parse_fraction("0.25", tasks) == {"sst": 0.25, "para": 0.25, "sts": 0.25}
     assert parse_fraction("para=.1,sts=1", tasks) == {"sst": 1, "para": 0.1, "sts": 1}
@@ -815,6 +834,11 @@ def test_options_that_would_say_nothing_are_refused(command, root):
     joint = ("--pair_encoding", "joint", "--pair_score", "cosine")
     refused(command(*joint, *bare), "--pair_score cosine: pairs that are read as one sequence have no such score")
     refused(command("--loss", "para=negative_pearson"), "para=negative_pearson", "para=binary_cross_entropy")
+    refused(
+        command("--pooler", "median"), "'median' is not understood", "TASK=POOLER of sst, para, sts", "layer_attention"
+    )
+    refused(command("--pooler", "sst=max,para=median"), "'para=median' is not understood")
+    refused(command("--tasks", "sst,sts", "--pooler", "para=max"), "TASK=POOLER of sst, sts;")
     assert not (root / "runs").exists()
 
 
@@ -1134,7 +1158,8 @@ def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, cont
         ("epochs", None, "config.json: epochs is None, which"),
         ("tasks", 5, "config.json: tasks is 5, which"),
         ("lr_decay", "x", "config.json: lr_decay is 'x', which"),
-        ("pooler", "median", "config.json: pooler is 'median', which"),
+        ("pooler", "median", "--pooler median: 'median' is not understood"),
+        ("pooler", {"sst": "max"}, "config.json: pooler is {'sst': 'max'}, which"),
         ("use_gpu", 1, "config.json: use_gpu is 1, which"),
         ("data", [], "config.json: data is [], which"),
         ("model", "", "config.json: model is '', which"),

@@ -11,7 +11,7 @@ import torch
 import state_dicts
 from errors import InputError
 from model import ModelConfig, MultitaskBERT
-from poolers import POOLERS, Pooler, make_pooler, masked_max, masked_mean
+from poolers import POOLERS, Pooler, make_pooler, masked_max, masked_mean, resolve_each, resolve_options
 
 # Two sentences of three places with two numbers each; the second has one real token, then padding that would be seen.
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, -4.0], [5.0, 8.0]], [[7.0, -1.0], [100.0, 100.0], [-50.0, 9.0]]])
@@ -225,6 +225,15 @@ def test_an_unknown_pooler_is_an_error_that_lists_the_known():
         match="--pooler medium: not known; known: first, cls, mean, max, mean_max, .*, gem, layer_attention$",
     ):
         make_pooler("medium", 4)
+
+
+def test_options_of_several_poolers_are_for_those_that_take_any():
+    last = resolve_options("layer_attention", {"query": "last"})
+    given = resolve_each(["max", "layer_attention", "max"], {"query": "last"})
+    assert given == {"max": {}, "layer_attention": last}
+    assert resolve_each([], {"query": "last"}) == {}
+    with pytest.raises(InputError, match="query=last: pooler max takes none"):
+        resolve_each(["max", "mean"], {"query": "last"})
 
 
 class Sum(Pooler):
