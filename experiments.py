@@ -254,6 +254,7 @@ ONE_TASK = STEPS | {"accumulate": "1"}
 SENTIMENT_ATTENTION = {"attention": "sst=2,para=0,sts=0"}
 JOINT_ATTENTION = {"pair_encoding": "joint", "attention": "sst=2,para=1,sts=3", "pooler": "first"}
 STEPS_JOINT = {name: value for name, value in STEPS.items() if name != "pair_score"} | {"pair_encoding": "joint"}
+LAST_FOUR = {"pooler": "sst=concat_last4"}  # and the mean for pairs, which is the default without attention layers
 STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
 BEST_BOTH = STEPS | {"r_drop": "1"}
 BEST = BEST_BOTH | {"pair_encoding": "separate"}
@@ -284,6 +285,8 @@ RECIPE = Table(
         _shared("steps; offsets of all classes settled", "steps-settled", STEPS | {"settle": "all"}),
         _shared("steps; MeanMax", "steps-max", STEPS | {"pooler": "mean_max"}),
         _shared("steps; AttentiveCLS", "steps-attentive", STEPS | {"pooler": "attentive_cls"}),
+        _shared("steps; sentiment from the last four layers", "steps-last4", STEPS | LAST_FOUR),
+        _shared("best; sentiment from the last four layers", "best-last4", BEST | LAST_FOUR),
         _shared("steps; two attention layers for sentiment", "steps-attention", STEPS | SENTIMENT_ATTENTION),
         _shared("steps; the last layer begins anew", "steps-anew", STEPS | {"reinitialize": "1"}),
         _shared("steps; the full rate from the first step", "steps-no-warmup", STEPS | {"warmup": "0"}),
