@@ -10,6 +10,7 @@ is trained; what is fitted, on dev, is the mean and the spread of each run's sim
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from datasets import Table
 from distributed import ALONE, Processes
 from errors import InputError
 from evaluation import Predictions, judge, predict, probabilities, write_predictions
-from files import read_json, short, write_json
+from files import read_json, sha256, short, write_json
 from model import MultitaskBERT
 from options import COMMAND, SCORES, check_outputs, choose_device, input_paths
 from precision import choose_precision
@@ -75,6 +76,12 @@ class Member:
         path = self.run.folder / SCORES
         found = check_scores(read_json(path), path)
         return {name: values[TASKS[name].metric] for name, values in found.items()}
+
+    @cached_property
+    def models_sha256(self) -> str:
+        """One SHA-256 for all its models."""
+        files = sorted({folder / "model.safetensors" for folder in self.folders.values()})
+        return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()
 
     def recorded(self, task: str, split: str, key: str) -> str:
         """What config.json says of a data file: its path or its sha256."""
@@ -204,11 +211,21 @@ def refuse_other_rows(member: Member, task: str, dev: Table) -> None:
 
 
 def read_members(names: list[str]) -> list[Member]:
-    """The runs by their folders or names. Raises InputError for fewer than two, or one twice."""
+    """The runs by their folders or names. Raises InputError for fewer than two, or one twice, a copy of it, too."""
     members = [Member.read(name) for name in names]
     if len({member.run.folder.resolve() for member in members}) < max(2, len(members)):
         raise InputError(f"--ensemble {' '.join(names)}: wants two runs or more, each named once")
+    refuse_copies("--ensemble", members)
     return members
+
+
+def refuse_copies(option: str, members: list[Member]) -> None:
+    """Raises InputError for runs with the same models, whose answers would count twice."""
+    first: dict[str, Member] = {}
+    for member in members:
+        other = first.setdefault(member.models_sha256, member)
+        if other is not member:
+            raise InputError(f"{option}: {member.name} has the same model as {other.name}: leave one of them out")
 
 
 def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[Member], say: Say) -> dict:

@@ -8,7 +8,6 @@ et al. 2019, arXiv 1907.04829). Cross entropy is linear in the label, so that of
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ensemble import Member, answers, average, refuse_other_rows
+from ensemble import Member, answers, average, refuse_copies, refuse_other_rows
 from errors import InputError
 from evaluation import Predictions, probabilities
-from files import sha256, short
+from files import short
 from job import Job
 from model import MultitaskBERT
 from run import Run
@@ -115,9 +114,10 @@ def find_teachers(job: Job) -> dict:
     if not args.distill:
         return {}
     members = _read_members(job)
-    found = {str(member.run.folder.resolve()): _models(member) for member in members}
+    found = {str(member.run.folder.resolve()): member.models_sha256 for member in members}
     if len(found) < len(members):
         raise InputError(f"--distill {' '.join(args.distill)}: name each run once")
+    refuse_copies("--distill", members)
     for best in {folder for member in members for name, folder in member.folders.items() if name in names}:
         MultitaskBERT.from_pretrained(best)  # a damaged one is said before there is a run
     args.distill, args.distill_weight = list(found), WEIGHT if args.distill_weight is None else args.distill_weight
@@ -141,12 +141,6 @@ def _read_members(job: Job) -> list[Member]:
     return members
 
 
-def _models(member: Member) -> str:
-    """One SHA-256 for all models of a run."""
-    files = sorted({folder / "model.safetensors" for folder in member.folders.values()})
-    return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()
-
-
 def _of(job: Job, teachers: dict) -> str:
     """Whose answers, to which rows."""
     tables = {task.name: job.data[task.name]["train"].table for task in job.tasks}
@@ -157,7 +151,7 @@ def _of(job: Job, teachers: dict) -> str:
 def _ask(job: Job, began_with: dict, say: Say) -> dict[str, torch.Tensor]:
     members = _read_members(job)
     for member, (folder, models) in zip(members, began_with.items(), strict=True):
-        if _models(member) != models:
+        if member.models_sha256 != models:
             raise InputError(f"--distill {short(folder)}: another model than when the run began: start a new run")
     tables = {(task.name, "train"): job.data[task.name]["train"].table for task in job.tasks}
     said: dict[str, list[Predictions]] = {}

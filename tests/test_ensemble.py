@@ -168,6 +168,8 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
     wanted = "runs/both is an ensemble, without a model of its own: name one of its runs, runs/one, runs/other"
     assert wanted in refused(capsys, "--ensemble", "one", "both")
     shutil.copytree(runs[0], train.root / "runs" / "cut")
+    wanted = "--ensemble: runs/cut has the same model as runs/one: leave one of them out"
+    assert wanted in refused(capsys, "--ensemble", "one", "other", "cut")
     (train.root / "runs/cut/scores.json").unlink()
     assert "runs/cut is not finished" in refused(capsys, "--ensemble", "one", "cut")
     write_rows(tmp_path / "data", {**ROWS, "dev": 11})
