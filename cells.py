@@ -25,8 +25,8 @@ from errors import InputError, quoted
 from experiments import TEACHING, Row, Table
 from files import cannot, sha256, short
 from options import SCORES, unfinished
-from result_row import need, read_lines
 from run import ROOT, Run
+from run_checks import need, read_lines
 from sentence_encoder import best_of
 from sharing import append_line, holder
 

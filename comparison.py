@@ -17,7 +17,7 @@ import textwrap
 import numpy as np
 
 from command_line import path_given, text_given
-from console import refuse, tell
+from console import answer, refuse, tell
 from errors import InputError
 from files import short
 from intervals import CONFIDENCE, RESAMPLES
@@ -202,8 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
             if args.most < 0:
                 raise InputError(f"--most is {args.most}, wanted a number from 0 up")
             lines = errors(read_run(args.run, args.data, tell), args.most)
+        for line in lines:
+            answer(line)
     except (InputError, OSError) as error:
         return refuse(error)
-    for line in lines:
-        tell(line)
     return 0

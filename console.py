@@ -5,6 +5,7 @@ Follows the POSIX meaning of EPIPE: a reader that has gone is no error of the pr
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -19,11 +20,30 @@ def tell(text: str) -> None:
     except UnicodeEncodeError:
         tell(ascii(text))
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
-        finally:
-            os.close(nowhere)
+        _listen_no_more()
+
+
+def answer(text: str) -> None:
+    """print what a command was asked for and keeps nowhere else, such as a line of predict.py's.
+
+    That a reader has gone (`| head`) is no error; raises InputError where it is lost otherwise (a full disk).
+    """
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        answer(ascii(text))
+    except OSError as error:
+        _listen_no_more()
+        if error.errno not in (errno.EPIPE, errno.EINVAL):  # EINVAL is Windows' word for it
+            raise cannot("write", "what was asked for", error) from error
+
+
+def _listen_no_more() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
+    finally:
+        os.close(nowhere)
 
 
 def counted(count: int, what: str) -> str:

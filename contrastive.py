@@ -14,7 +14,7 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
-from console import refuse, tell
+from console import answer, refuse, tell
 from errors import InputError
 from files import short
 from stopping import on_signals, stop_at_once
@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
         args = options.parse_args(arguments[1:])
         args.arguments = arguments[1:]  # which of the options were typed
         with on_signals(stop_at_once):
-            return module.run(args, tell)
+            # What is trained or indexed is in files, whoever listens; the others' answers are what they print.
+            keeps = command == "train" or (command, *arguments[1:2]) == ("search", "index")
+            return module.run(args, tell if keeps else answer)
     except (InputError, OSError) as error:
         return refuse(error)
     except KeyboardInterrupt:

@@ -24,8 +24,8 @@ from estimate import EFFICIENCY, FLOAT_BYTES, linear_weights, measured_speed
 from experiments import UNSUP, UNTRAINED, ContrastiveTable
 from files import read_json, short
 from options import SCORES
-from result_row import last_row, need
 from run import ROOT, Run
+from run_checks import last_row, need
 from search_data import read_collection
 from sts_data import read_sets
 

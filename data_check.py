@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from console import refuse
+from console import answer, refuse
 from course_data import BLOBS, DATA, blob_id, choose_data
 from datasets import Example, Table
 from errors import InputError
@@ -410,12 +410,12 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(short(folder))
         tokenizer, tokens = choose_tokenizer(args.model)
         report = {"why": why, "tokens": tokens, **check_folder(folder, tokenizer)}
+        if args.json:
+            answer(json.dumps(report))
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")  # some terminals have no letters for some unknown words
+            answer(f"data    {folder}: {why}\ntokens  {tokens}\n")
+            answer(describe(report))
     except (InputError, OSError) as error:
         return refuse(error)
-    if args.json:
-        print(json.dumps(report))
-    else:
-        sys.stdout.reconfigure(errors="backslashreplace")  # some terminals have no letters for some unknown words
-        print(f"data    {folder}: {why}\ntokens  {tokens}\n")
-        print(describe(report))
     return 0 if report["ok"] else 1

@@ -32,8 +32,8 @@ from options import COMMAND, SCORES, check_outputs, choose_device, input_paths
 from precision import choose_precision
 from predictor import best_folders
 from reporting import hand_over, show_score, write_page
-from result_row import check_config, check_scores, last_row, need
 from run import ROOT, Run, environment
+from run_checks import check_config, check_scores, last_row, need
 from similarity_scale import fit_scales, write_scales
 from soup import soup
 from task_files import is_optional, read_split

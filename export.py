@@ -13,7 +13,7 @@ from pathlib import Path
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
 from command_line import path_given, text_given
-from console import refuse
+from console import refuse, tell
 from errors import InputError
 from files import atomic_write, read_json, short
 from model import MultitaskBERT
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name in MODES
         else f"AutoModel loads it; its pooler {name} is ours"
     )
-    print(f"{short(args.folder)}: {encoder.dimension} numbers a text, pooler {name}; {others}; README.md is its card")
+    tell(f"{short(args.folder)}: {encoder.dimension} numbers a text, pooler {name}; {others}; README.md is its card")
     return 0
 
 

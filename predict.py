@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from answer_files import FORMATS, Rows, read_rows, refuse_taken, written
 from command_line import path_given, text_given
-from console import refuse, tell
+from console import answer, counted, refuse
 from datasets import blank, read_bytes
 from errors import InputError
 from files import atomic_write, check_writable, short
@@ -198,11 +198,6 @@ def as_text(
                 yield from (f"  {line}\n" for line in explain(predictor, task.name, texts))
 
 
-def counted(number: int, what: str) -> str:
-    """`1 row`, `1,200 rows`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str], say: Callable[[str], object]) -> None:
     """Judge a file, or what comes through a pipe, and write it with the answers."""
     path = args.input or Path("standard input")
@@ -226,7 +221,7 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
         say(f"{counted(len(rows.texts), 'row')}, {', '.join(task.name for task in tasks)}: {short(args.output)}")
     else:
         for line in lines:
-            tell(line.removesuffix("\n"))
+            answer(line.removesuffix("\n"))
     unanswered = sum(texts is None for texts in rows.texts)
     if unanswered:
         say(f"{counted(unanswered, 'row')} without text: no answer")
@@ -259,7 +254,7 @@ def ask_all(args: argparse.Namespace) -> None:
     predictor = Predictor.load(run, device, [task.name for task in wanted])
     if args.text:
         for line in judged(predictor, wanted, tuple(args.text), args.explain):
-            tell(line)
+            answer(line)
     elif args.input or not sys.stdin.isatty():
         answer_file(args, predictor, [task.name for task in wanted], say)
     else:

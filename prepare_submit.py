@@ -19,7 +19,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import numpy as np
 
 import weights
-from console import refuse
+from console import refuse, tell
 from course_data import is_course_file
 from datasets import Table, read_examples
 from errors import InputError, quoted
@@ -284,16 +284,16 @@ def describe(submission: Submission) -> None:
     for name, run in submission.runs.items():
         found = any(f"{name}-" in file for file in submission.contents)
         unknown = "predictions/, of no known run" if found else "nothing to zip yet"
-        print(f"{name:<5} {shown(submission.root, run) if run else unknown}")
+        tell(f"{name:<5} {shown(submission.root, run) if run else unknown}")
     if len(submission.scores) < len(SUBMITTED):
         return
-    print(f"\n{'':<22}{'metric':<10}{'dev':>9}{'poster, test':>14}")
+    tell(f"\n{'':<22}{'metric':<10}{'dev':>9}{'poster, test':>14}")
     for task in SUBMITTED:
         score = submission.scores[task.name]
         text = "undefined" if score is None else f"{score:.3f}"
-        print(f"{task.title:<22}{task.metric:<10}{text:>9}{SUBMISSION[task.name][task.metric]:>14.3f}")
+        tell(f"{task.title:<22}{task.metric:<10}{text:>9}{SUBMISSION[task.name][task.metric]:>14.3f}")
     expected = leaderboard_score(submission.scores)
-    print(f"{'leaderboard score':<32}{expected:>9.3f}{SUBMISSION_SCORE:>14.3f}\n")
+    tell(f"{'leaderboard score':<32}{expected:>9.3f}{SUBMISSION_SCORE:>14.3f}\n")
 
 
 def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool) -> None:
@@ -302,7 +302,7 @@ def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool
     submission = examine(root, runs, folder)
     describe(submission)
     for line in submission.remarks:
-        print(f"note: {line}")
+        tell(f"note: {line}")
     for line in submission.errors:
         print(f"error: {line}", file=sys.stderr)
     for line in [] if force else submission.objections:
@@ -320,7 +320,7 @@ def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool
             with atomic_write(root / "predictions" / file_name, "wb") as file:
                 file.write(submission.contents[file_name])
     count = write_archive(root)
-    print(f"wrote {ARCHIVE}: {count} files, SHA-256 {sha256(root / ARCHIVE)[:12]}")
+    tell(f"wrote {ARCHIVE}: {count} files, SHA-256 {sha256(root / ARCHIVE)[:12]}")
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

@@ -1,4 +1,4 @@
-"""What a report knows of a run: its files, and the best model's answers for every dev row.
+"""What a report knows of a run: its files, looked at by run_checks.py, and the best model's answers for every dev row.
 
 A run's folder as run.py describes it. The answers were kept when the run ended; for a run from before that, its best
 model gives them again. What is missing (a data file that was moved, a model that was deleted) leaves a part of the page
@@ -28,13 +28,21 @@ from files import read_json, sha256, short
 from intervals import resampled
 from model import MultitaskBERT
 from run import ROOT, Run
+from run_checks import (
+    DAMAGED,
+    MAYBE,
+    check_metrics,
+    check_page_config,
+    need,
+    need_if_there,
+    read_history,
+    tasks_of,
+)
 from similarity_scale import Scale
 from task_files import read_split
 from task_options import parse_loss
 from tasks import TASKS, Task
 from tokenizer import BertTokenizer
-
-NUMBER, MAYBE = (int, float), (int, float, type(None))  # as a run writes them: None is what is undefined
 
 
 @dataclass
@@ -160,16 +168,16 @@ def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) 
     run = Run.open(name, ROOT)
     config = run.config
     where = run.folder / "config.json"
-    if result_row.need(config, ("command",), str, where) == contrastive_options.COMMAND:
+    if need(config, ("command",), str, where) == contrastive_options.COMMAND:
         return _read_contrastive(run, config)
-    _check(config, where)
+    check_page_config(config, where)
     row = result_row.row(run.folder)
     scores = row["dev"]
     check_metrics(scores, run.folder / options.SCORES)
     for name in scores:
-        result_row.need(config, ("data", name, "dev"), dict, where)
+        need(config, ("data", name, "dev"), dict, where)
     parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
-    histories = [_read_history(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
+    histories = [read_history(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
     found = ReadRun(run.folder, config, scores, row["command"], histories)
     losses = parse_loss(config["options"].get("loss"), tuple(TASKS[name] for name in scores))
     for name, values in scores.items():
@@ -208,94 +216,17 @@ def _could_be_outputs(outputs: torch.Tensor, judged: Judged) -> bool:
 def _read_contrastive(run: Run, config: dict) -> ReadRun:
     path = run.folder / options.SCORES
     run.refuse_unfinished()
-    _check(config, run.folder / "config.json")
+    check_page_config(config, run.folder / "config.json")
     scores = read_json(path)
     if not isinstance(scores, dict):
-        raise InputError(f"{path}: no scores in it: {result_row.DAMAGED}")
+        raise InputError(f"{path}: no scores in it: {DAMAGED}")
     for key in ("trained", "untrained"):
-        if _need_if_there(scores, (key,), (dict, type(None)), path) is not None:
-            _need_if_there(scores, (key, "spearman"), MAYBE, path)
+        if need_if_there(scores, (key,), (dict, type(None)), path) is not None:
+            need_if_there(scores, (key, "spearman"), MAYBE, path)
     parser = argparse.ArgumentParser()
     contrastive_options.add_options(parser)
     command = result_row.command(config, parser, "train")
-    return ReadRun(run.folder, config, scores, command, [_read_history(run.metrics)])
-
-
-def _check(config: dict, where: Path) -> None:
-    """Raises InputError unless config.json has what a page takes from it, whichever command's it is."""
-    given = result_row.need(config, ("options",), dict, where)
-    rate = {} if given.get("ensemble") else {("options", "lr"): NUMBER}
-    kinds = rate | {("model", "name"): str, ("model", "sha256"): str, ("started",): str, ("data",): dict}
-    for keys, kind in {**kinds, ("device",): dict, ("versions",): dict, ("commit",): (str, type(None))}.items():
-        result_row.need(config, keys, kind, where)
-    optional = {("processes",): int, ("precision",): str, ("device", "threads"): MAYBE}
-    of_options = {"ensemble": (list, type(None)), "loss": (str, type(None)), "distill": (list, type(None))}
-    for keys, kind in {**optional, **{("options", name): kind for name, kind in of_options.items()}}.items():
-        _need_if_there(config, keys, kind, where)
-    for name in ("ensemble", "distill"):
-        for i, run in enumerate(given.get(name) or []):
-            result_row.need({(key := f"options.{name}[{i}]"): run}, (key,), str, where)
-    _check_data(config, where)
-
-
-def _check_data(config: dict, where: Path) -> None:
-    """Raises InputError unless every file has a path, a hash and rows: tasks' by split, contrastive.py's in a list."""
-    data = config["data"]
-    if config["command"] != contrastive_options.COMMAND:
-        for name in data:
-            result_row.need(config, ("data", name, "dev"), dict, where)
-            for split in data[name]:
-                _check_file(config, ("data", name, split), where)
-        return
-    for i, file in enumerate(result_row.need(config, ("data", "train"), list, where)):
-        _check_file({(key := f"data.train[{i}]"): file}, (key,), where)
-    if result_row.need(config, ("data", "dev"), (dict, type(None)), where) is not None:
-        _check_file(config, ("data", "dev"), where, rows="pairs")
-
-
-def _check_file(value: dict, keys: tuple[str, ...], where: Path, rows: str = "rows") -> None:
-    for key, kind in (("path", str), ("sha256", str), (rows, int)):
-        result_row.need(value, (*keys, key), kind, where)
-    _need_if_there(value, (*keys, "of"), MAYBE, where)
-    dropped = _need_if_there(value, (*keys, "dropped"), (list, dict), where)
-    for reason in dropped if isinstance(dropped, dict) else ():
-        result_row.need(value, (*keys, "dropped", reason, "rows"), int, where)
-
-
-def _need_if_there(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], where: str | Path):
-    """result_row.need; None where the last key is missing."""
-    there = keys[-1] in result_row.need(value, keys[:-1], dict, where)
-    return result_row.need(value, keys, kind, where) if there else None
-
-
-def check_metrics(scores: dict, where: Path) -> None:
-    """Raises InputError for a metric of a known task that is neither a number nor null, which is undefined."""
-    for name in scores:
-        for metric in ("untrained", *TASKS[name].metrics):
-            _need_if_there(scores, (name, metric), MAYBE, where)
-
-
-def _read_history(path: Path) -> list[dict]:
-    """The rows of metrics.jsonl. Raises InputError for one that lacks what a page shows of it."""
-    result_row.last_row(path)
-    rows = result_row.read_lines(path)
-    kinds = {"epoch": int, "best": bool, "train_seconds": NUMBER, "train_tokens": NUMBER, "train_loss": dict}
-    for number, row in enumerate(rows, start=1):
-        where = f"{path}, line {number}"
-        for key, kind in kinds.items():
-            result_row.need(row, (key,), kind, where)
-        for name in row["train_loss"]:
-            result_row.need(row, ("train_loss", name), MAYBE, where)
-        if _need_if_there(row, ("dev",), dict, where) is not None:
-            _need_if_there(row, ("dev", "spearman"), MAYBE, where)
-        for name in _tasks_of(rows[0]):
-            for key in ("loss", TASKS[name].metric):
-                _need_if_there(row, ("dev", name, key), MAYBE, where)
-    return rows
-
-
-def _tasks_of(row: dict) -> list[str]:
-    return [name for name in row.get("dev", {}) if name in TASKS]
+    return ReadRun(run.folder, config, scores, command, [read_history(run.metrics)])
 
 
 def _read_dev(task: Task, config: dict, data: Path | None) -> Table:
@@ -350,7 +281,7 @@ def _curves(rows: list[dict]) -> list[Curve]:
         return [(x, value) for x, row in zip(xs, rows, strict=True) if (value := pick(row)) is not None]
 
     found = []
-    names = _tasks_of(rows[0])
+    names = tasks_of(rows[0])
     for name in names:
         metric = TASKS[name].metric
         found.append(

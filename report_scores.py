@@ -13,8 +13,9 @@ from experiments import POOLERS, SUBMISSION, SUBMISSION_SCORE, TABLE_1, TABLE_3,
 from files import read_json
 from intervals import interval, leaderboard_samples
 from options import SCORES
-from report_data import ReadRun, check_metrics, dev_hashes
+from report_data import ReadRun, dev_hashes
 from result_row import leaderboard
+from run_checks import check_metrics
 from tasks import TASKS, leaderboard_score
 
 OTHERS = 12  # runs shown beside this one

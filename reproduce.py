@@ -39,7 +39,7 @@ from cells import (
     with_teachers,
 )
 from command_line import path_given, text_given
-from console import counted, refuse, tell
+from console import answer, counted, refuse, tell
 from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
 from estimate import show_duration
@@ -48,8 +48,8 @@ from files import short
 from heads import HeadConfig, TaskHead
 from intervals import CONFIDENCE, SEED
 from options import LARGEST_SEED
-from result_row import need
 from run import ROOT, Run
+from run_checks import need
 from sharing import held
 from stopping import on_signals, stop_at_once
 from task_cells import TaskCell
@@ -374,7 +374,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with on_signals(stop_at_once):
-            return reproduce(parse(arguments), tell)
+            args = parse(arguments)
+            return reproduce(args, answer if args.print else tell)
     except (InputError, OSError) as error:
         return refuse(error)
     except KeyboardInterrupt:

@@ -19,19 +19,17 @@ from pathlib import Path
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
 from command_line import build_parser
-from console import refuse
-from errors import InputError, quoted
-from files import parse_json, read_json
+from console import answer, refuse
+from errors import InputError
+from files import read_json
 from options import OF_AN_ENSEMBLE, SCORES, is_file_option
 from run import ROOT, Run
+from run_checks import UNTRAINED, check_config, check_scores, check_tasks, last_row, need, read_lines
 from tasks import TASKS, leaderboard_score
 
 PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only", "quiet", "tensorboard"}
 # The README's column headings; another task's is its title and metric.
 HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr."}
-UNTRAINED = "untrained"
-LARGEST = 1e300  # more is no score, no time and no number of rows
-DAMAGED = "the run's files are damaged: copy them again, or run again"
 
 
 def row(name: str | Path) -> dict:
@@ -66,58 +64,6 @@ def row(name: str | Path) -> dict:
         **{key: config[key] for key in ("device", "versions", "commit", "started")},
         "options": without_places(config["options"]),
     }
-
-
-def check_scores(scores: object, path: Path) -> dict:
-    """The scores of a run, each task's metric among them. Raises InputError naming what is missing."""
-    if not isinstance(scores, dict) or not scores:
-        raise InputError(f"{path}: no task's scores in it: {DAMAGED}")
-    check_tasks(scores, path)
-    for name in scores:
-        for key in (UNTRAINED, TASKS[name].metric):
-            need(scores, (name, key), (int, float, type(None)), path)  # None is an undefined correlation
-    return scores
-
-
-def check_tasks(scores: dict, path: str | Path) -> None:
-    """Raises InputError for scores of a task that is none."""
-    for name in scores:
-        if name not in TASKS:
-            raise InputError(f"{path}: scores of an unknown task {quoted(name)}; known: {', '.join(TASKS)}: {DAMAGED}")
-
-
-def check_config(config: object, path: Path) -> None:
-    """Raises InputError unless config.json has what a row takes from it."""
-    kinds = {"command": str, "options": dict, "model": dict, "data": dict, "device": dict, "versions": dict}
-    for key, kind in {**kinds, "commit": (str, type(None)), "started": str}.items():
-        need(config, (key,), kind, path)
-    for key in ("name", "sha256"):
-        need(config, ("model", key), str, path)
-    for task in config["data"]:
-        for split in need(config, ("data", task), dict, path):
-            need(config, ("data", task, split, "rows"), int, path)
-            need(config, ("data", task, split, "sha256"), str, path)
-
-
-def last_row(path: Path) -> dict:
-    """The last evaluation in metrics.jsonl. Raises InputError if there is none, or it doesn't say what it cost."""
-    rows = read_lines(path)
-    if not rows:
-        raise InputError(f"{path}: empty, no evaluation in it: {DAMAGED}")
-    for key in ("train_seconds", "train_tokens"):
-        need(rows[-1], (key,), (int, float), path)
-    return rows[-1]
-
-
-def need(value: object, keys: tuple[str, ...], kind: type | tuple[type, ...], path: str | Path):
-    """What stands in a JSON file's value under these keys. Raises InputError if nothing of this kind does."""
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            raise InputError(f"{path}: no {'.'.join(keys)} in it: {DAMAGED}")
-        value = value[key]
-    if not isinstance(value, kind) or (isinstance(value, int | float) and not -LARGEST < value < LARGEST):
-        raise InputError(f"{path}: {'.'.join(keys)} is {quoted(value)}, another type than a run writes: {DAMAGED}")
-    return value
 
 
 def leaderboard(scores: dict) -> float | None:
@@ -163,14 +109,6 @@ def _below_runs(run: Path) -> str:
     """A run's name below the folder runs/, by which it can be named, too; the last part of another place."""
     parts = run.parts
     return "/".join(parts[-parts[::-1].index("runs") :]) if "runs" in parts[:-1] else run.name
-
-
-def read_lines(path: Path) -> list[dict]:
-    """The rows of a JSON-lines file."""
-    try:
-        return [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
 
 
 def rows_of(name: str) -> list[dict]:
@@ -229,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         rows = [(found, name) for name in args.runs for found in rows_of(name)]
-        print(table(rows) if args.table else "\n".join(json.dumps(found) for found, _ in rows))
+        answer(table(rows) if args.table else "\n".join(json.dumps(found) for found, _ in rows))
     except (InputError, OSError) as error:
         return refuse(error)
     return 0

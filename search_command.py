@@ -279,16 +279,17 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         found["approximate"] = evaluate_index(index, collection, encoder, recall_at, args.batch_size, nearest)
         vectors = encoder.encode([query.text for query in collection.queries], batch_size=args.batch_size)
         say(f"graph   finds {recall(index, graph, vectors):.1%} of the exact search's ten best for these queries")
+    if args.json:  # first: what is printed may find no place
+        described = {"name": encoder.name, "pooler": encoder.pooler_name, "max_length": encoder.max_length}
+        described["fingerprint"] = encoder.fingerprint
+        data = {"name": collection.name, "queries": len(collection.queries), "judged": args.judged}
+        write_json(args.json, {"model": described, "data": data, **found})
     names = list(found["exact"])
     wide = max(10, *map(len, names)) + 2
     say(f"\n{'':12}" + "".join(f"{name:>{wide}}" for name in names))
     for how, values in found.items():
         say(f"{how:12}" + "".join(f"{values[name]:>{wide}.4f}" for name in names))
     if args.json:
-        described = {"name": encoder.name, "pooler": encoder.pooler_name, "max_length": encoder.max_length}
-        described["fingerprint"] = encoder.fingerprint
-        data = {"name": collection.name, "queries": len(collection.queries), "judged": args.judged}
-        write_json(args.json, {"model": described, "data": data, **found})
         say(f"\nall of it: {short(args.json)}")
 
 

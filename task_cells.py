@@ -21,8 +21,9 @@ from files import short
 from job import model_config, start
 from model import OPTIONS, MultitaskBERT
 from options import COMMAND, get_args, input_paths, recommended_lr
-from result_row import is_place, last_row, need, read_lines
+from result_row import is_place
 from result_row import row as row_of
+from run_checks import last_row, need, read_lines
 from sampling import make_schedule
 from sentence_encoder import best_of
 from tasks import TASKS

@@ -36,13 +36,42 @@ def test_every_bar_is_for_a_terminal_alone():
         assert not (isinstance(disable, ast.Constant) and disable.value is False), f"{name}, line {line}"
 
 
-def test_a_pipe_whose_reader_has_gone_is_no_traceback():
+# What prints by itself: the course's own functions, a dialogue on a terminal, and setup.sh's step.
+PRINT = {"console.py", "datasets.py", "evaluation.py", "predict.py", "weights.py"}
+
+
+def test_commands_print_by_tell_or_answer():
+    """A bare print ends a command, with a traceback, whose reader has gone (`| head`), or whose disk is full."""
+    found = set()
+    for path in sorted(ROOT.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+                to_stderr = any(keyword.arg == "file" for keyword in node.keywords)
+                found |= set() if to_stderr else {path.name}
+    assert found == PRINT
+
+
+def printing(code: str, stdout) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("how", ["tell", "answer"])
+def test_a_pipe_whose_reader_has_gone_is_no_traceback(how):
     read, write = os.pipe()
     os.close(read)
-    code = "from console import tell\nfor _ in range(3):\n    tell('a line')\n"
     with os.fdopen(write, "w") as gone:
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True)
+        done = printing(f"from console import {how}\nfor _ in range(3):\n    {how}('a line')\n", gone)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_an_error_of_answers_alone():
+    with open("/dev/full", "w") as full:
+        told = printing("from console import tell\ntell('a line')\ntell('another')", full)
+        answered = printing("import sys, result_row\nsys.exit(result_row.main(['results/recipe.jsonl']))", full)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert answered.returncode == 1
+    wanted = "error: cannot write what was asked for: No space left on device: free some space on that disk"
+    assert answered.stderr.startswith(wanted) and answered.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("count, words", [(0, "0 epochs"), (1, "1 epoch"), (1200, "1,200 epochs")])

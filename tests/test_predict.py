@@ -233,6 +233,14 @@ def test_long_texts_are_counted(ask):
     assert ask("cat " * 50)[2] == "1 text cut, being longer than the model reads\n"
 
 
+@pytest.mark.parametrize("arguments, stdin", [(["a text"], None), (["--tasks", "sst"], "a text\nanother\n")])
+def test_answers_that_find_no_place_are_an_error(ask, monkeypatch, arguments, stdin):
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        code, _, err = ask(*arguments, stdin=stdin)
+        assert code == 1 and "cannot write what was asked for: No space left on device" in err
+
+
 def test_the_prompt(ask, run, capsys):
     predictor = predict.Predictor.load(run)
     typed = iter(["a cat", "a dog", "dull", "", ""])
