@@ -129,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     heads.add_argument(
         "--pooler",
-        metavar="[TASK=]NAME",
+        metavar="[TASK=]NAME,...",
         help=f"{', '.join(POOLERS)} (default first; without attention mean)",
     )
     heads.add_argument(

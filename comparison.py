@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import textwrap
+from itertools import combinations
 
 import numpy as np
 
@@ -74,6 +75,19 @@ def compare(*runs: ReadRun) -> list[str]:
         )
     )
     return lines
+
+
+def _refuse_copies(runs: list[ReadRun]) -> None:
+    """Raises InputError for two runs of a mean that answer the same, row by row: a copy would count twice."""
+    for one, other in combinations(runs, 2):
+        pairs = [
+            (judged.outputs, other.judged[name].outputs) for name, judged in one.judged.items() if name in other.judged
+        ]
+        kept = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+        if any(np.array_equal(*pair) for pair in kept):
+            raise InputError(
+                f"compare: {short(other.folder)} answers as {short(one.folder)} does, row by row: leave one of them out"
+            )
 
 
 def _number(cell: dict | None) -> str:
@@ -197,6 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
             ):
                 raise InputError(f"compare {' '.join(args.runs)}: name each run once")
             runs = [read_run(name, args.data, tell) for name in args.runs]
+            _refuse_copies(runs[:-1])
             lines = compare(*runs)
         else:
             if args.most < 0:

@@ -1,4 +1,4 @@
-"""What a command prints while it runs for hours, whoever listens.
+"""What a command prints: while it runs for hours, whoever listens; what was asked for; and what is wrong.
 
 Follows the POSIX meaning of EPIPE: a reader that has gone is no error of the program's work.
 """
@@ -15,12 +15,7 @@ from files import cannot
 
 def tell(text: str) -> None:
     """print, which ends no run of hours because nobody listens any more (`| head`, a full disk): then it is silent."""
-    try:
-        print(text, flush=True)
-    except UnicodeEncodeError:
-        tell(ascii(text))
-    except OSError:
-        _listen_no_more()
+    _print(text, "stdout")
 
 
 def answer(text: str) -> None:
@@ -28,22 +23,32 @@ def answer(text: str) -> None:
 
     That a reader has gone (`| head`) is no error; raises InputError where it is lost otherwise (a full disk).
     """
+    error = _print(text, "stdout")
+    if error and error.errno not in (errno.EPIPE, errno.EINVAL):  # EINVAL is Windows' word for it
+        raise cannot("write", "what was asked for", error) from error
+
+
+def warn(text: str) -> None:
+    """print on stderr, whoever listens: silent where nobody does."""
+    _print(text, "stderr")
+
+
+def _print(text: str, name: str) -> OSError | None:
+    """Returns what went wrong; from then on the stream leads nowhere. Letters that it lacks are escaped."""
+    stream = getattr(sys, name)
+    if stream is None:  # closed before the program began
+        return None
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        print(text, flush=True)
-    except UnicodeEncodeError:
-        answer(ascii(text))
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except OSError as error:
-        _listen_no_more()
-        if error.errno not in (errno.EPIPE, errno.EINVAL):  # EINVAL is Windows' word for it
-            raise cannot("write", "what was asked for", error) from error
-
-
-def _listen_no_more() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered goes there, too
-    finally:
-        os.close(nowhere)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())  # what is still buffered goes there, too
+        finally:
+            os.close(nowhere)
+        return error
+    return None
 
 
 def counted(count: int, what: str) -> str:
@@ -61,5 +66,5 @@ def refuse(error: InputError | OSError) -> int:
         if error.filename is None:
             raise error
         error = cannot("use", error.filename, error)
-    print(f"error: {error}", file=sys.stderr)
+    warn(f"error: {error}")
     return 1

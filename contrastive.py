@@ -14,7 +14,7 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
-from console import answer, refuse, tell
+from console import answer, refuse, tell, warn
 from errors import InputError
 from files import short
 from stopping import on_signals, stop_at_once
@@ -49,15 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
         args = options.parse_args(arguments[1:])
         args.arguments = arguments[1:]  # which of the options were typed
         with on_signals(stop_at_once):
-            # What is trained or indexed is in files, whoever listens; the others' answers are what they print.
-            keeps = command == "train" or (command, *arguments[1:2]) == ("search", "index")
-            return module.run(args, tell if keeps else answer)
+            # What is trained, indexed or named by --json FILE is in files, whoever listens; other answers are printed.
+            in_files = command == "train" or getattr(args, "action", "") == "index" or isinstance(args.json, Path)
+            return module.run(args, tell if in_files else answer)
     except (InputError, OSError) as error:
         return refuse(error)
     except KeyboardInterrupt:
         goes_on = (command, *arguments[1:2]) == ("search", "index")
         again = shlex.join(["python", short(Path(__file__)), *arguments])
-        print(f"stopped; continue with: {again}" if goes_on else "stopped", file=sys.stderr)
+        warn(f"stopped; continue with: {again}" if goes_on else "stopped")
         return 130
 
 

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ import torch
 
 import state_dicts
 import weights
-from console import counted
+from console import counted, warn
 from contrastive_data import SENTENCE_COLUMNS, Contrast, read_pairs, read_sentences
 from contrastive_loss import Objective
 from contrastive_model import ContrastiveGradients, ContrastiveModel, ContrastiveRows
@@ -85,10 +84,10 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
         raise InputError(f"{who}{or_resume(error, [COMMAND, 'train'], folder, processes.size)}") from error
     except (Stopped, KeyboardInterrupt):
         if folder is None or not (folder / "config.json").is_file():
-            print("stopped before anything was written", file=sys.stderr)
+            warn("stopped before anything was written")
         elif processes.first:
             command = command_to_resume([COMMAND, "train"], folder, processes.size)
-            print(f"stopped; continue with: {command}", file=sys.stderr)
+            warn(f"stopped; continue with: {command}")
         return 130
     return 0
 

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -413,7 +412,6 @@ def main(arguments: list[str] | None = None) -> int:
         if args.json:
             answer(json.dumps(report))
         else:
-            sys.stdout.reconfigure(errors="backslashreplace")  # some terminals have no letters for some unknown words
             answer(f"data    {folder}: {why}\ntokens  {tokens}\n")
             answer(describe(report))
     except (InputError, OSError) as error:

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console import warn
 from errors import InputError, quoted
 from files import cannot
 
@@ -227,7 +228,7 @@ def named_in(variables: Iterable[str], names: tuple[str, ...]) -> list[str]:
 
 
 def say(message: str) -> None:
-    print(f"fetch: {message}", file=sys.stderr, flush=True)
+    warn(f"fetch: {message}")
 
 
 def announced_size(response: "httpx2.Response", offset: int) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -78,10 +79,21 @@ class Member:
         return {name: values[TASKS[name].metric] for name, values in found.items()}
 
     @cached_property
+    def hashes(self) -> dict[Path, str]:
+        """The folder of each of its models -> SHA-256 of the weights."""
+        return {folder: sha256(folder / "model.safetensors") for folder in sorted(set(self.folders.values()))}
+
+    @property
     def models_sha256(self) -> str:
         """One SHA-256 for all its models."""
-        files = sorted({folder / "model.safetensors" for folder in self.folders.values()})
-        return hashlib.sha256("".join(sha256(path) for path in files).encode()).hexdigest()
+        return hashlib.sha256("".join(self.hashes.values()).encode()).hexdigest()
+
+    def answers_as(self, other: Member, task: str) -> bool:
+        """Whether both have the same model for a task: the same weights, read by the same head."""
+        if task not in self.folders or task not in other.folders:
+            return False
+        own, others = self.folders[task], other.folders[task]
+        return self.hashes[own] == other.hashes[others] and _head(own, task) == _head(others, task)
 
     def recorded(self, task: str, split: str, key: str) -> str:
         """What config.json says of a data file: its path or its sha256."""
@@ -215,17 +227,25 @@ def read_members(names: list[str]) -> list[Member]:
     members = [Member.read(name) for name in names]
     if len({member.run.folder.resolve() for member in members}) < max(2, len(members)):
         raise InputError(f"--ensemble {' '.join(names)}: wants two runs or more, each named once")
-    refuse_copies("--ensemble", members)
+    refuse_copies("--ensemble", members, list(TASKS))
     return members
 
 
-def refuse_copies(option: str, members: list[Member]) -> None:
-    """Raises InputError for runs with the same models, whose answers would count twice."""
-    first: dict[str, Member] = {}
-    for member in members:
-        other = first.setdefault(member.models_sha256, member)
-        if other is not member:
-            raise InputError(f"{option}: {member.name} has the same model as {other.name}: leave one of them out")
+def refuse_copies(option: str, members: list[Member], tasks: list[str]) -> None:
+    """Raises InputError for runs with the same model for one of these tasks, whose answers would count twice."""
+    for (other, member), task in product(combinations(members, 2), tasks):
+        if member.answers_as(other, task):
+            raise InputError(
+                f"{option}: {member.name} has the same model of {task} as {other.name}: leave one of them out"
+            )
+
+
+def _head(best: Path, task: str) -> object:
+    """What config.json says of a task's head, but for its dropout; a damaged one is said when the model is loaded."""
+    config = read_json(best / "config.json")
+    with suppress(KeyError, TypeError, AttributeError):
+        return {name: value for name, value in config["minbert"]["heads"][task].items() if name != "dropout_prob"}
+    return None
 
 
 def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[Member], say: Say) -> dict:

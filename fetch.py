@@ -20,6 +20,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 
 import course_data
 import weights
+from console import warn
 from download import AGAIN, Download, check_hub, connections, say
 from errors import InputError, quoted
 from files import cannot, make_folder, sha256, sync_folder
@@ -341,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
             groups = [make() for name, make in GROUPS.items() if wanted in (None, name)]
         fetch(groups)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        warn(f"error: {error}")
         if not isinstance(error, Changed):
             explain(groups)
         return 1

@@ -236,11 +236,11 @@ class TaskHead(nn.Module):
     def weigh(self, states: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """How much the pooler takes of each token, (S, T); 0 at padding. Raises InputError for one that weighs none."""
         if not hasattr(self.pooler, "weigh"):
-            kinds = ", ".join(name for name, kind in POOLERS.items() if hasattr(kind, "weigh"))
-            layers = f"--attention {self.task.name}={self.task.attention[1] or 1}"
+            name, layers = self.task.name, self.task.attention[1] or 1
+            kinds = ", ".join(f"{name}={kind}" for kind, made in POOLERS.items() if hasattr(made, "weigh"))
             raise InputError(
-                f"pooler {self.config.pooler} of {self.task.name} weighs no tokens: train with --pooler {kinds}, or "
-                f"with attention layers, {layers}"
+                f"pooler {self.config.pooler} of {name} weighs no tokens: train with --pooler {kinds}, or with "
+                f"attention layers, --attention {name}={layers}"
             )
         return self.pooler.weigh(*self._pooled(states, layout))
 

@@ -97,19 +97,28 @@ def _refuse_to_compile(device: torch.device) -> None:
         )
 
 
-def start(args: argparse.Namespace, processes: Processes, say) -> Job:
-    """Resolve model, data and device, and say which and why."""
-    if args.tensorboard:
-        args.tensorboard = _available(check_installed, args, say)
-    tasks = parse_tasks(args.tasks)
-    check_known(tasks)
-    # What is wrong with the options is said before files are read.
-    layers, losses = parse_attention(args.attention, tasks), parse_loss(args.loss, tasks)
-    parse_fraction(args.fraction, tasks)
+def _check_poolers(args: argparse.Namespace, tasks: tuple[Task, ...]) -> None:
     poolers = parse_pooler(args.pooler, tasks)
     if args.pooler_options is not None and not poolers:
         raise InputError(f"--pooler_options {args.pooler_options}: say --pooler, too; {describe_options()}")
     resolve_each(poolers.values(), parse_options(args.pooler_options))
+
+
+def start(args: argparse.Namespace, processes: Processes, say) -> Job:
+    """Resolve model, data and device, and say which and why."""
+    if args.tensorboard:
+        args.tensorboard = _available(check_installed, args, say)
+    # What is wrong with the options is said before files are read.
+    try:
+        tasks = parse_tasks(args.tasks)
+        check_known(tasks)
+        layers, losses = parse_attention(args.attention, tasks), parse_loss(args.loss, tasks)
+        parse_fraction(args.fraction, tasks)
+        _check_poolers(args, tasks)
+    except InputError as error:
+        if not args.resume:
+            raise
+        raise InputError(f"{short(args.run / 'config.json')}: {error}: restore it") from error  # nobody typed it
     if args.attention_ffn and not any(layers.values()):
         raise InputError(
             "--attention_ffn: none of these tasks has an attention layer: leave it out, or say --attention"

@@ -131,12 +131,14 @@ class MultitaskBERT(nn.Module):
                 f"--pair_encoding {min(encodings)}: this encoder knows one segment, so it can't tell a pair's "
                 "sentences apart: choose --pair_encoding separate"
             )
-        for head in self.heads.values():
+        for name, head in self.heads.items():
             if hasattr(head.pooler, "load_from"):
                 if self.config.option == "pretrain" and not self.bert.has_pooler:
+                    task = "" if len({head.config.pooler for head in self.heads.values()}) == 1 else f"{name}="
                     raise InputError(
-                        f"--pooler {head.config.pooler} --option pretrain: these weights hold no pooler, and a random "
-                        "one would stay as it is: choose --pooler first or mean, or --option finetune"
+                        f"--pooler {task}{head.config.pooler} --option pretrain: these weights hold no pooler, and a "
+                        f"random one would stay as it is: choose --pooler {task}first or {task}mean, or --option "
+                        "finetune"
                     )
                 head.pooler.load_from(self.bert)
         self.freeze(self.config.option == "pretrain")

@@ -21,7 +21,7 @@ from tqdm import tqdm
 import state_dicts
 from bert import BertConfig
 from calibration import calibrate, settled
-from console import counted, refuse, tell
+from console import counted, refuse, tell, warn
 from distributed import ALONE, Processes, find_processes, joined
 from ensemble import ensemble
 from errors import InputError
@@ -283,18 +283,18 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         who = "" if processes.size == 1 else f"process {processes.rank}: "
         told = or_resume(error, [COMMAND], folder, processes.size) if trains else error
-        print(f"error: {who}{told}", file=sys.stderr)
+        warn(f"error: {who}{told}")
         return 1
     except OSError as error:
         return refuse(error)
     except (Stopped, KeyboardInterrupt):
         if not trains:
-            print("stopped: the same command makes it again", file=sys.stderr)
+            warn("stopped: the same command makes it again")
         elif folder is None or not (folder / "config.json").is_file():
-            print("stopped before anything was written", file=sys.stderr)
+            warn("stopped before anything was written")
         elif processes.first:
             command = command_to_resume([COMMAND], folder, processes.size)
-            print(f"stopped; continue with: {command}", file=sys.stderr)
+            warn(f"stopped; continue with: {command}")
         return 130
     return 0
 

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
@@ -22,7 +21,7 @@ from tqdm import tqdm
 
 from answer_files import FORMATS, Rows, read_rows, refuse_taken, written
 from command_line import path_given, text_given
-from console import answer, counted, refuse
+from console import answer, counted, refuse, warn
 from datasets import blank, read_bytes
 from errors import InputError
 from files import atomic_write, check_writable, short
@@ -154,17 +153,17 @@ def prompt(predictor: Predictor, tasks: list[Task], with_weights: bool, ask: Cal
 
     single, pair = ([task for task in tasks if task.is_pair == two] for two in (False, True))
     reads = "a text; a second one makes it a pair" if single and pair else "two texts" if pair else "a text"
-    print(f"{predictor.name}: {reads}; an empty line ends")
+    answer(f"{predictor.name}: {reads}; an empty line ends")
     with suppress(EOFError):
         while first := ask("text> ").strip():
             second = ask("second> " if not single else "second, or Enter> ").strip() if pair else ""
             if not second and not single:
-                print("a pair has two texts")
+                answer("a pair has two texts")
                 continue
             for line in judged(
                 predictor, pair if second else single, (first, second) if second else (first,), with_weights
             ):
-                print(line)
+                answer(line)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
 
 def ask_all(args: argparse.Namespace) -> None:
     """Do what was asked. Raises InputError for what can't be used."""
-    say = (lambda text: None) if args.quiet else partial(print, file=sys.stderr)
+    say = (lambda text: None) if args.quiet else warn
     args.run, args.text = named(args.run, args.text)
     if len(args.text) > 2:
         raise InputError(f"{len(args.text)} texts: one is judged alone, two as a pair; give more as lines of a file")
@@ -270,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (InputError, OSError) as error:
         return refuse(error)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        warn("stopped")
         return 130
     return 0
 

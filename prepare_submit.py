@@ -19,7 +19,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import numpy as np
 
 import weights
-from console import refuse, tell
+from console import refuse, tell, warn
 from course_data import is_course_file
 from datasets import Table, read_examples
 from errors import InputError, quoted
@@ -304,16 +304,16 @@ def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool
     for line in submission.remarks:
         tell(f"note: {line}")
     for line in submission.errors:
-        print(f"error: {line}", file=sys.stderr)
+        warn(f"error: {line}")
     for line in [] if force else submission.objections:
-        print(f"objection: {line}", file=sys.stderr)
+        warn(f"objection: {line}")
     old = " (the one there is from before)" if (root / ARCHIVE).exists() else ""
     if submission.errors:
         raise InputError(f"{ARCHIVE} was not written{old}: a submission with these faults is lost: correct them first")
     if submission.objections and not force:
         raise InputError(f"{ARCHIVE} was not written{old}: --force writes it in spite of the objections")
     for line in submission.objections:
-        print(f"warning: {line}", file=sys.stderr)
+        warn(f"warning: {line}")
     for name in runs:
         for split in SPLITS:
             file_name = next(task for task in SUBMITTED if task.name == name).predictions_file(split)

@@ -39,7 +39,7 @@ from cells import (
     with_teachers,
 )
 from command_line import path_given, text_given
-from console import answer, counted, refuse, tell
+from console import answer, counted, refuse, tell, warn
 from contrastive_cells import ContrastiveCell
 from errors import InputError, quoted, whole_number
 from estimate import show_duration
@@ -305,7 +305,7 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def reproduce(args: argparse.Namespace, say=print) -> int:
+def reproduce(args: argparse.Namespace, say=tell) -> int:
     """The whole command. Returns the exit code: 1 if a run failed."""
     if args.table == "table2":
         say(parameters_table())
@@ -349,10 +349,9 @@ def reproduce(args: argparse.Namespace, say=print) -> int:
     if args.print and not keys & {each["cell"]["row"] for each in found}:
         made = sorted({f"of {each['cell'].get('model')} on {each['cell'].get('data')}" for each in rows.rows})
         there = ", ".join([counted(len(rows.rows), "row"), *made])
-        print(
+        warn(
             f"warning: {short(args.results)}: {there}, none this table's at the scale that the caption says: --results "
-            "names another file, --data, --model, --epochs and so on another scale",
-            file=sys.stderr,
+            "names another file, --data, --model, --epochs and so on another scale"
         )
     say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")
     return 1 if failed else 0
@@ -375,12 +374,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with on_signals(stop_at_once):
             args = parse(arguments)
-            return reproduce(args, answer if args.print else tell)
+            printed_alone = args.print or args.plan or args.table == "table2"
+            return reproduce(args, answer if printed_alone else tell)
     except (InputError, OSError) as error:
         return refuse(error)
     except KeyboardInterrupt:
         command = shlex.join(["python", short(Path(__file__)), *arguments])
-        print(f"stopped; continue with: {command}", file=sys.stderr)
+        warn(f"stopped; continue with: {command}")
         return 130
 
 

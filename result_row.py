@@ -24,7 +24,7 @@ from errors import InputError
 from files import read_json
 from options import OF_AN_ENSEMBLE, SCORES, is_file_option
 from run import ROOT, Run
-from run_checks import UNTRAINED, check_config, check_scores, check_tasks, last_row, need, read_lines
+from run_checks import MAYBE, NUMBER, UNTRAINED, check_config, check_scores, check_tasks, last_row, need, read_lines
 from tasks import TASKS, leaderboard_score
 
 PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only", "quiet", "tensorboard"}
@@ -122,7 +122,6 @@ def table(rows: list[tuple[dict, str]]) -> str:
     It has a column for each task that any row has; what a run was not trained for is empty, as is the leaderboard's
     score of a run that lacks one of the course's tasks. Raises InputError if a row is not a finished run's.
     """
-    number, maybe = (int, float), (int, float, type(None))
     trained_for = {name for found, path in rows for name in need(found, ("dev",), dict, path)}
     tasks = [task for task in TASKS.values() if task.name in trained_for]
     headings = [HEADINGS.get(task.name, f"{task.title} {task.metric}") for task in tasks]
@@ -134,16 +133,16 @@ def table(rows: list[tuple[dict, str]]) -> str:
         for task in tasks:
             if task.name in found["dev"]:
                 trained, untrained = (
-                    need(found, ("dev", task.name, key), maybe, path) for key in (task.metric, UNTRAINED)
+                    need(found, ("dev", task.name, key), MAYBE, path) for key in (task.metric, UNTRAINED)
                 )
                 ensemble = bool(found.get("options", {}).get("ensemble"))  # which was never untrained
                 cells.append(_show(trained) + ("" if ensemble else f" ({_show(untrained)})"))
             else:
                 cells.append("")
-        score = need(found, ("leaderboard",), maybe, path)
+        score = need(found, ("leaderboard",), MAYBE, path)
         cells.append("" if score is None else f"{score:.3f}")
-        cells.append(f"{need(found, ('train_seconds',), number, path) / 60:.0f} min")
-        rate = need(found, ("tokens_per_second",), maybe, path)  # None: no epoch was trained
+        cells.append(f"{need(found, ('train_seconds',), NUMBER, path) / 60:.0f} min")
+        rate = need(found, ("tokens_per_second",), MAYBE, path)  # None: no epoch was trained
         cells.append("" if rate is None else f"{rate:,}")
         cells.append(f"`{need(found, ('command',), str, path)}`")
         lines.append(_line(cells))

@@ -56,7 +56,7 @@ def check_tasks(scores: dict, path: str | Path) -> None:
 def check_metrics(scores: dict, where: Path) -> None:
     """Raises InputError for a metric of a known task that is neither a number nor null, which is undefined."""
     for name in scores:
-        for metric in ("untrained", *TASKS[name].metrics):
+        for metric in (UNTRAINED, *TASKS[name].metrics):
             need_if_there(scores, (name, metric), MAYBE, where)
 
 
@@ -128,7 +128,7 @@ def last_row(path: Path) -> dict:
     if not rows:
         raise InputError(f"{path}: empty, no evaluation in it: {DAMAGED}")
     for key in ("train_seconds", "train_tokens"):
-        need(rows[-1], (key,), (int, float), path)
+        need(rows[-1], (key,), NUMBER, path)
     return rows[-1]
 
 

@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import os
-import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from tqdm import tqdm
 
 from approximate import MANY, PROBES, build_graph, load_faiss, open_graph, recall, search_graph
 from command_line import path_given, text_given
-from console import counted
+from console import counted, warn
 from errors import InputError, quoted
 from files import check_writable, short, write_json
 from nearest import find_nearest
@@ -180,7 +179,7 @@ def _query(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         raise InputError(f"--top_k {args.top_k}: wanted 1 or more")
     if args.threshold is not None and not math.isfinite(args.threshold):
         raise InputError(f"--threshold {args.threshold}: wanted a number, a cosine from -1 to 1")
-    note = partial(print, file=sys.stderr) if args.json else say
+    note = warn if args.json else say
     queries = _queries(args, note)
     index = SearchIndex.open(args.index)
     graph = open_graph(index) if args.approximate else None
@@ -279,17 +278,16 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
         found["approximate"] = evaluate_index(index, collection, encoder, recall_at, args.batch_size, nearest)
         vectors = encoder.encode([query.text for query in collection.queries], batch_size=args.batch_size)
         say(f"graph   finds {recall(index, graph, vectors):.1%} of the exact search's ten best for these queries")
-    if args.json:  # first: what is printed may find no place
-        described = {"name": encoder.name, "pooler": encoder.pooler_name, "max_length": encoder.max_length}
-        described["fingerprint"] = encoder.fingerprint
-        data = {"name": collection.name, "queries": len(collection.queries), "judged": args.judged}
-        write_json(args.json, {"model": described, "data": data, **found})
     names = list(found["exact"])
     wide = max(10, *map(len, names)) + 2
     say(f"\n{'':12}" + "".join(f"{name:>{wide}}" for name in names))
     for how, values in found.items():
         say(f"{how:12}" + "".join(f"{values[name]:>{wide}.4f}" for name in names))
     if args.json:
+        described = {"name": encoder.name, "pooler": encoder.pooler_name, "max_length": encoder.max_length}
+        described["fingerprint"] = encoder.fingerprint
+        data = {"name": collection.name, "queries": len(collection.queries), "judged": args.judged}
+        write_json(args.json, {"model": described, "data": data, **found})
         say(f"\nall of it: {short(args.json)}")
 
 

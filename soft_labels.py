@@ -117,7 +117,7 @@ def find_teachers(job: Job) -> dict:
     found = {str(member.run.folder.resolve()): member.models_sha256 for member in members}
     if len(found) < len(members):
         raise InputError(f"--distill {' '.join(args.distill)}: name each run once")
-    refuse_copies("--distill", members)
+    refuse_copies("--distill", members, names)
     for best in {folder for member in members for name, folder in member.folders.items() if name in names}:
         MultitaskBERT.from_pretrained(best)  # a damaged one is said before there is a run
     args.distill, args.distill_weight = list(found), WEIGHT if args.distill_weight is None else args.distill_weight

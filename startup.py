@@ -4,6 +4,7 @@ Follows sys.excepthook. A command imports this before anything that may be missi
 so what fails is said here. Imported from anywhere else, this changes nothing.
 """
 
+import os
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -32,3 +33,4 @@ def explain(kind: type[BaseException], error: BaseException, traceback: Tracebac
 program = getattr(sys.modules["__main__"], "__file__", None)
 if program and Path(program).resolve().parent == ROOT:
     sys.excepthook = explain
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # closed before the program began: a progress bar would end it

@@ -247,11 +247,10 @@ def run(args: argparse.Namespace, say: Callable[[str], object] = print) -> int:
     report = evaluate(encoder, sets, tables, args.batch_size, bar=True)
     asked = {"data": [str(folder) for folder in folders], "exclude": [str(path) for path in args.exclude or ()]}
     report = {"aggregation": args.aggregation, **asked, **report}
-    if args.json:  # first: what is printed may find no place
-        write_json(args.json, report)
     for line in describe(report):
         say(line)
     if args.json:
+        write_json(args.json, report)
         say(f"\nall of it: {short(args.json)}")
     return 0
 

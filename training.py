@@ -7,10 +7,9 @@ given a schedule that says which batch comes next, a function that returns a los
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +20,7 @@ from accumulation import Accumulation
 from averaging import Average
 from batches import Batch, TaskData, prepared
 from checkpoints import check_best, check_checkpoint, restore_random_state, restore_training_state, training_state
-from console import counted
+from console import counted, warn
 from distributed import ALONE, Processes
 from errors import InputError
 from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
@@ -462,5 +461,4 @@ class Trainer:
         if self.interrupted:  # asked twice: now
             raise KeyboardInterrupt
         self.interrupted = True
-        with suppress(OSError):  # nobody may be listening
-            print("\nstopping after this step or evaluation; once more to stop at once", file=sys.stderr)
+        warn("\nstopping after this step or evaluation; once more to stop at once")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from console import tell, warn
 from errors import InputError, quoted
 from files import atomic_write, cannot, read_json, sha256
 
@@ -364,9 +365,9 @@ def main() -> int:
     parser.add_argument("name", nargs="?", default=MINILM.name, choices=list(KNOWN), help="default: %(default)s")
     arguments = parser.parse_args()
     try:
-        print(f"weights: {place(KNOWN[arguments.name])}")
+        tell(f"weights: {place(KNOWN[arguments.name])}")
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        warn(f"error: {error}")
         return 1
     return 0
 

@@ -36,23 +36,39 @@ def test_every_bar_is_for_a_terminal_alone():
         assert not (isinstance(disable, ast.Constant) and disable.value is False), f"{name}, line {line}"
 
 
-# What prints by itself: the course's own functions, a dialogue on a terminal, and setup.sh's step.
-PRINT = {"console.py", "datasets.py", "evaluation.py", "predict.py", "weights.py"}
+# What prints by itself: the course's own functions, and a command that couldn't even start.
+PRINT = {"console.py", "datasets.py", "evaluation.py", "startup.py"}
 
 
-def test_commands_print_by_tell_or_answer():
+def test_commands_print_by_tell_answer_or_warn():
     """A bare print ends a command, with a traceback, whose reader has gone (`| head`), or whose disk is full."""
     found = set()
-    for path in sorted(ROOT.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
-                to_stderr = any(keyword.arg == "file" for keyword in node.keywords)
-                found |= set() if to_stderr else {path.name}
+    for path in ROOT.glob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        # A function's default, say=print, is for whoever calls it from Python.
+        if any(ast.unparse(part) == "print" for call in calls for part in (call.func, *call.args)):
+            found.add(path.name)
     assert found == PRINT
 
 
 def printing(code: str, stdout) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("how", ["tell", "answer"])
+def test_letters_that_a_stream_lacks_are_escaped(how):
+    code = f"from console import {how}\n{how}('a \\u00b1 b, \\udcff\\nc')\n"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("a \\xb1 b, \\udcff\nc\n", "")
+
+
+@pytest.mark.parametrize("ending", ["2> /dev/full", "2>&-"])
+def test_nobody_who_listens_to_errors(ending, tmp_path):
+    """They don't stand among the answers then."""
+    line = f"{sys.executable} result_row.py nowhere > {tmp_path}/out {ending}"
+    assert subprocess.run(["bash", "-c", line], cwd=ROOT).returncode == 1
+    assert (tmp_path / "out").read_bytes() == b""
 
 
 @pytest.mark.parametrize("how", ["tell", "answer"])

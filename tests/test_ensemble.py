@@ -168,7 +168,7 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
     wanted = "runs/both is an ensemble, without a model of its own: name one of its runs, runs/one, runs/other"
     assert wanted in refused(capsys, "--ensemble", "one", "both")
     shutil.copytree(runs[0], train.root / "runs" / "cut")
-    wanted = "--ensemble: runs/cut has the same model as runs/one: leave one of them out"
+    wanted = "--ensemble: runs/cut has the same model of sst as runs/one: leave one of them out"
     assert wanted in refused(capsys, "--ensemble", "one", "other", "cut")
     (train.root / "runs/cut/scores.json").unlink()
     assert "runs/cut is not finished" in refused(capsys, "--ensemble", "one", "cut")
@@ -181,6 +181,26 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
         message = refused(capsys, "--ensemble", "one", "other", idle, "nowhere.csv")
         assert f"{idle}" in message and "leave it out" in message
     assert not (train.root / "runs" / "refused").exists()
+
+
+def test_one_model_of_two_runs_counts_once(train, capsys):
+    """Of separate models, that of one task may be the same in both: the seed decides it."""
+    for name, tasks in (("sentiment-1", "sst,para"), ("sentiment-2", "sst,sts")):
+        train(name, "--schedule", "separate", "--tasks", tasks, "--seed", 5)
+    wanted = "runs/sentiment-2 has the same model of sst as runs/sentiment-1"
+    assert wanted in refused(capsys, "--ensemble", "sentiment-1", "sentiment-2")
+    teachers = ["--distill", "sentiment-1", "sentiment-2", "--model", str(train.root / "runs/sentiment-1/sst/best")]
+    assert wanted in refused(capsys, *teachers, "--tasks", "sst", "--data", "data/sample", "--option", "finetune")
+
+
+def test_weights_that_other_heads_read_are_another_model(train, capsys):
+    """Poolers without weights of their own leave no trace in them."""
+    for pooler in ("mean", "max"):
+        train(f"untrained-{pooler}", "--pooler", pooler, "--epochs", 0, "--tasks", "sst")
+    names = ("untrained-mean", "untrained-max")
+    files = [train.root / "runs" / name / "best" / "model.safetensors" for name in names]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert multitask_classifier.main(["--ensemble", *names, "--run", "runs/untrained"]) == 0
 
 
 def test_data_that_has_moved(train, runs, capsys):

@@ -236,7 +236,9 @@ def test_a_refusal_of_the_program_itself(program, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", ["| head -n 1", "> /dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "ending", ["| head -n 1", "> /dev/full", ">&-", "> /dev/full 2>&1", ">&- 2>&-", "> /dev/full 2>&-"]
+)
 def test_a_run_goes_on_when_nobody_listens(program, ending):
     run = program / "runs" / "unheard"
     options = "--tasks sst --epochs 1 --batch_size 4 --model tiny --device cpu --run runs/unheard"
@@ -1158,7 +1160,9 @@ def test_going_on_with_a_damaged_configuration_is_refused(command, stopped, cont
         ("epochs", None, "config.json: epochs is None, which"),
         ("tasks", 5, "config.json: tasks is 5, which"),
         ("lr_decay", "x", "config.json: lr_decay is 'x', which"),
-        ("pooler", "median", "--pooler median: 'median' is not understood"),
+        ("pooler", "median", "config.json: --pooler median: 'median' is not understood"),
+        ("attention", "many", "config.json: --attention many: 'many' is not understood"),
+        ("tasks", "sst,irony", "config.json: --tasks"),
         ("pooler", {"sst": "max"}, "config.json: pooler is {'sst': 'max'}, which"),
         ("use_gpu", 1, "config.json: use_gpu is 1, which"),
         ("data", [], "config.json: data is [], which"),

@@ -213,7 +213,9 @@ def test_the_shortest_text_has_weights_too(build, tiny_tokenizer):
 
 
 def test_what_can_not_be_answered_is_refused_in_one_line(build, tiny_tokenizer):
-    weighs_none = "pooler mean of {} weighs no tokens: train with --pooler attentive_cls, or with attention layers, "
+    weighs_none = (
+        "pooler mean of {0} weighs no tokens: train with --pooler {0}=attentive_cls, or with attention layers, "
+    )
     for model, name, texts, message in (
         (build("sst", pooler="mean"), "sst", ["a"], weighs_none.format("sst") + "--attention sst=2"),
         (build("mrpc", pooler="mean"), "mrpc", ["a", "b"], weighs_none.format("mrpc") + "--attention mrpc=1"),
