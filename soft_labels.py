@@ -16,11 +16,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ensemble import Member, answers, average, refuse_copies, refuse_other_rows
+from ensemble import answers, average
 from errors import InputError
 from evaluation import Predictions, probabilities
 from files import short
 from job import Job
+from members import Member, refuse_copies, refuse_other_rows
 from model import MultitaskBERT
 from run import Run
 from tasks import TASKS, Task

@@ -18,7 +18,7 @@ from model import MultitaskBERT
 from tokenizer import BertTokenizer
 
 if TYPE_CHECKING:
-    from ensemble import Member
+    from members import Member
 
 
 def soup(members: list[Member]) -> tuple[MultitaskBERT, BertTokenizer]:

@@ -13,6 +13,7 @@ import torch
 from conftest import write_rows
 
 import ensemble
+import members
 import multitask_classifier
 import options
 import predict
@@ -78,7 +79,7 @@ def train(tmp_path_factory, tiny_folder):
     root = tmp_path_factory.mktemp("root")
     write_rows(root / "data" / "sample", ROWS)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (multitask_classifier, options, ensemble, result_row):
+        for module in (multitask_classifier, options, ensemble, members, result_row):
             patch.setattr(module, "ROOT", root)
         patch.setattr(multitask_classifier, "CACHE", root / "cache")
         patch.chdir(root)

@@ -29,6 +29,7 @@ import course_data
 import data_check
 import ensemble
 import export
+import members
 import multitask_classifier
 import options
 import predict
@@ -112,6 +113,7 @@ def root(tmp_path_factory, tiny_folder):
             prepare_submit,
             predict,
             ensemble,
+            members,
         ):
             patch.setattr(module, "ROOT", root)
         patch.setattr(multitask_classifier, "CACHE", root / "cache")
