@@ -153,9 +153,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     how = parser.add_argument_group("how to train")
     how.add_argument("--epochs", type=int, metavar="N", default=10, help="default 10, the course's")
-    how.add_argument(
-        "--batch_size", type=int, metavar="N", default=8, help="default 8, the course's; it fits every GPU"
-    )
+    how.add_argument("--batch_size", type=int, metavar="N", default=8, help="default 8, the course's")
     how.add_argument("--lr", type=float, help="default: the one recommended for model and option, which is printed")
     how.add_argument("--head_lr", type=float, metavar="LR", help="of the heads (default: --lr)")
     how.add_argument(

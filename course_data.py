@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from errors import InputError
-from files import cannot
+from files import cannot, sha256
 
 REPOSITORY = "github.com/gpoesia/minbert-default-final-project"
 COMMIT = "7ac8260577fc12a86c7aaf38918056c30054ef39"
@@ -83,6 +83,12 @@ def refuse_mixture(paths: Iterable[str | os.PathLike]) -> None:
             f"{samples[0]} is the bundled sample's, and {others[0]} is not: scores of a mixture would mean nothing: "
             "run ./setup.sh --full for the course's files, or take the sample alone with --data data/sample"
         )
+
+
+def was_sample(file: dict) -> bool:
+    """Whether a file, as config.json has it, {"path": ..., "sha256": ...}, is one of the bundled sample's."""
+    sample = DATA / "sample" / Path(file["path"]).name
+    return sample.is_file() and sha256(sample) == file["sha256"]
 
 
 def _is_sample(path: Path) -> bool:

@@ -27,7 +27,7 @@ from errors import InputError
 from files import atomic_write, check_writable, short
 from options import choose_device
 from predictor import Answer, Predictor, best_folders, words_of
-from run import ROOT
+from run import ROOT, Run
 from tasks import TASKS, Task, parse_tasks
 
 BLOCK = 2048  # rows judged at a time, so that a bar can move
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Ask a trained model for a text's sentiment, or for a pair's paraphrase and similarity.",
         epilog="Without a TEXT or --input, what comes through a pipe is read, a text a line, a tab between the two of "
-        "a pair; on a terminal it asks. What comes out has the form of what went in.",
+        "a pair; on a terminal it asks. CSV and JSONL come out as they went in; a text with what is said of it.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=120),
     )
     parser.add_argument(
@@ -84,10 +84,23 @@ def newest_run(root: Path) -> Path:
     )
 
 
+def untrained(run: Path) -> bool:
+    """Whether it was made with --epochs 0, as far as its config.json says."""
+    config = Run(run).config
+    options = config.get("options") if isinstance(config, dict) else None
+    return isinstance(options, dict) and options.get("epochs") == 0
+
+
 def named(run: str | None, texts: list[str]) -> tuple[str | None, list[str]]:
     """RUN, None for the newest, and TEXTs: a first word that has a space in it and is no folder is meant as a text."""
-    if run is None or not any(map(str.isspace, run)) or any(map(os.path.exists, (run, ROOT / "runs" / run))):
+    if run is None or any(map(os.path.exists, (run, ROOT / "runs" / run))):
         return run, texts
+    if not any(map(str.isspace, run)):
+        if texts:
+            return run, texts
+        raise InputError(
+            f"{run}: no run there (no config.json); a text of one word wants the run before it, or --input"
+        )
     return None, [run, *texts]
 
 
@@ -245,6 +258,7 @@ def ask_all(args: argparse.Namespace) -> None:
     run = args.run or newest_run(ROOT)
     if args.run is None:
         so_far = "" if (run / "scores.json").exists() else ", which is unfinished: its best model so far"
+        so_far = so_far or (", which is untrained" if untrained(run) else "")
         say(f"model   {short(run)}, the newest run{so_far}")
     known = list(best_folders(run))
     pair = len(args.text) == 2 if args.text else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import report_plots
+from course_data import was_sample
 from errors import InputError
 from experiments import POOLERS, SUBMISSION, SUBMISSION_SCORE, TABLE_1, TABLE_3, Column
 from files import read_json
@@ -171,6 +172,7 @@ def beside(run: ReadRun) -> dict | None:
         "with_score": run.leaderboard is not None,
         "entries": sorted([*entries.values(), *kept], key=key),
         "left_out": len(others) - len(kept),
+        "sample": any(was_sample(run.config["data"][name]["dev"]) for name in run.judged),
         "papers": any(entry["kind"] == "paper" for entry in entries.values()),
     }
 

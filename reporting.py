@@ -93,31 +93,39 @@ def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, sa
         if split in splits
         if args.epochs or getattr(args, f"{name}_{split}_out")
     }
-    for place in {path.parent for path in contents}:
+    places = dict.fromkeys(path.parent for path in contents)
+    before = {place: holders(data, place, root) for place in places}
+    for place in places:
         remove_temporaries(place, below=False, seconds=LEFT)
     atomic_write_all(contents)
     if not args.epochs:
-        say("\nnothing was trained (--epochs 0), so predictions go only where an option names a file for them")
-    for place in dict.fromkeys(path.parent for path in contents):
-        others = describe_others(data, place, root)
+        say("\nnothing was trained (--epochs 0): they are copied only where an option names a file for them")
+    for place, runs in before.items():
+        gone = {run: names for run, names in runs.items() if run not in (None, folder)}
+        if gone:
+            say(f"\n{short(place)} held other predictions until now: {_listed(gone)}, whose folder keeps them")
+    for place in before:
+        others = holders([name for name in TASKS if name not in data], place, root)
         if others:
-            say(f"\n{short(place)} also holds predictions of other runs: {others}")
+            say(f"\n{short(place)} also holds predictions of other runs: {_listed(others)}")
     return list(contents)
 
 
-def describe_others(own: Iterable[str], place: Path, root: Path) -> str:
-    """`para, sts of runs/first`: whose the prediction files in this folder are, of other tasks than a run's own.
-
-    Looked for in `root`/runs.
-    """
-    runs: dict[str, list[str]] = {}
-    for task in TASKS.values():
+def holders(tasks: Iterable[str], place: Path, root: Path) -> dict[Path | None, list[str]]:
+    """Whose these tasks' prediction files in a folder are: the run, of `root`/runs, or None for none there -> tasks."""
+    runs: dict[Path | None, list[str]] = {}
+    for task in (TASKS[name] for name in tasks):
         paths = [place / task.predictions_file(split) for split in ("dev", "test")]
-        contents = {path.name: path.read_bytes() for path in paths if task.name not in own and path.is_file()}
+        contents = {path.name: path.read_bytes() for path in paths if path.is_file()}
         if contents:
-            run = predicted(root, contents)
-            runs.setdefault(short(run) if run else "an unknown run", []).append(task.name)
-    return "; ".join(f"{', '.join(names)} of {run}" for run, names in runs.items())
+            runs.setdefault(predicted(root, contents), []).append(task.name)
+    return runs
+
+
+def _listed(runs: dict[Path | None, list[str]]) -> str:
+    """`para, sts of runs/first; sst of an unknown run`."""
+    named = {short(run) if run else "an unknown run": names for run, names in runs.items()}
+    return "; ".join(f"{', '.join(names)} of {run}" for run, names in named.items())
 
 
 def write_page(folder: Path, say: Say) -> None:

@@ -35,7 +35,7 @@ def soup(members: list[Member]) -> tuple[MultitaskBERT, BertTokenizer]:
         for what, own, its in (
             ("pretrained weights", _began(first), _began(member)),
             ("tasks", list(model.heads), list(other.heads)),
-            ("heads", _heads(model), _heads(other)),
+            (f"heads{_apart(_heads(other), _heads(model))}", _heads(model), _heads(other)),
             ("vocabulary", tokenizer.fingerprint(), others_tokenizer.fingerprint()),
         ):
             if own != its:
@@ -62,6 +62,16 @@ def _began(member: Member) -> tuple:
     options = member.config["options"]
     anew = options.get("reinitialize") or 0
     return member.config["model"]["sha256"], anew, options.get("seed") if anew else None
+
+
+def _apart(own: dict[str, HeadConfig], its: dict[str, HeadConfig]) -> str:
+    """` (pooler of sst: mean, max)`: in what heads of the same tasks differ first."""
+    for name in [name for name in own if name in its]:
+        for field in dataclasses.fields(HeadConfig):
+            here, there = getattr(own[name], field.name), getattr(its[name], field.name)
+            if here != there:
+                return f" ({field.name} of {name}: {here}, {there})"
+    return ""
 
 
 def _heads(model: MultitaskBERT) -> dict[str, HeadConfig]:

@@ -328,8 +328,9 @@ def test_some_tasks_alone(command, root, tasks):
 
 def test_predictions_that_stand_beside_another_run_s_are_said_so(command, root):
     assert "other runs" not in command("--run", "runs/first").out
-    found = command("--tasks", "sst", "--run", "runs/second")
+    found = command("--tasks", "sst", "--option", "finetune", "--lr", "0.01", "--run", "runs/second")
     assert "\npredictions also holds predictions of other runs: para, sts of runs/first\n" in found.out
+    assert "\npredictions held other predictions until now: sst of runs/first, whose folder keeps them\n" in found.out
     with open(root / "predictions" / "sts-dev-output.csv", "a") as file:
         file.write("mine , 1.0 \n")
     found = command("--tasks", "sst", "--run", "runs/third")
@@ -345,7 +346,7 @@ def test_a_model_that_nothing_was_taught_replaces_no_predictions(command, root):
     found = command(*untaught, "--run", "runs/untaught")
     assert found.code == 0 and len(before) == 2
     assert {path: path.read_bytes() for path in (root / "predictions").iterdir()} == before
-    assert "nothing was trained (--epochs 0), so predictions go only where an option names a file" in found.out
+    assert "nothing was trained (--epochs 0): they are copied only where an option names a file" in found.out
     assert "predictions are in runs/untaught/predictions; " in found.out
     assert re.search(r"dev +metric +untrained\n.*accuracy +0\.\d{3}\n", found.out)
     assert "best so far" not in found.out

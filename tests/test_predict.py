@@ -215,6 +215,14 @@ def test_the_newest_run_is_asked_where_none_is_named(ask, run, tiny, tiny_tokeni
     assert "no run with a model in runs: train one" in refused(ask, stdin="a cat\n", run=None)
 
 
+def test_an_untrained_model_is_said_to_be_one(ask, run):
+    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"epochs": 0}})
+    write_json(run / "scores.json", {})
+    assert "the newest run, which is untrained\n" in ask("a good film", run=None)[2]
+    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"epochs": 1}})
+    assert "the newest run\n" in ask("a good film", run=None)[2]
+
+
 def test_a_text_in_the_place_of_the_run_asks_the_newest(ask, run, tmp_path, monkeypatch):
     monkeypatch.setattr("predictor.ROOT", run.parent.parent)
     code, out, err = ask("a good film", run=None)

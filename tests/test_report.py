@@ -21,6 +21,7 @@ import torch
 from conftest import ROOT, SAMPLE
 
 import contrastive
+import course_data
 import multitask_classifier
 import options
 import report
@@ -291,6 +292,17 @@ def test_other_runs_of_the_same_tasks_stand_beside_a_run(finished, tmp_path):
         "other": "other",
     }
     assert len({entry["score"] for entry in found if entry["kind"] != "paper"}) == 1
+
+
+def test_a_page_of_the_sample_says_that_it_is_invented(finished, tmp_path, monkeypatch):
+    """By what is in the file, wherever it was."""
+    said = "rows are the bundled sample's, invented for this project"
+    run = shutil.copytree(finished[1], tmp_path / "run")
+    assert said not in report.write_report([run], say=print).read_text(encoding="utf-8")
+    (tmp_path / "data" / "sample").mkdir(parents=True)
+    shutil.copy(read_json(run / "config.json")["data"]["sst"]["dev"]["path"], tmp_path / "data" / "sample")
+    monkeypatch.setattr(course_data, "DATA", tmp_path / "data")
+    assert said in report.write_report([run], say=print).read_text(encoding="utf-8")
 
 
 KINDS = {

@@ -124,7 +124,8 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
         return refused(capsys, "--ensemble", "one", *others, "--soup")
 
     train("heads", "--pooler", "max", *COSINE)
-    assert "--soup: runs/heads and runs/one differ in their heads, so the mean" in says("two", "heads")
+    wanted = "--soup: runs/heads and runs/one differ in their heads (pooler of sst: max, mean), so the mean"
+    assert wanted in says("two", "heads")
     train("fewer", "--tasks", "sst,sts", *COSINE)
     assert "runs/fewer and runs/one differ in their tasks" in says("fewer")
     train("apart", "--schedule", "separate", *COSINE)
