@@ -251,7 +251,8 @@ def test_a_part_of_the_path_that_is_a_file_has_a_remedy(tmp_path):
 
 # What writes by itself, and why nothing is lost: a log that grows; a download, whose hash decides; a file of encodings,
 # which takes its name when it is whole. An index opens its files by os.open; its header says what counts of them.
-BY_THEMSELVES = {"files.py", "cells.py", "download.py", "disk_cache.py"}
+# A program without a stderr has the null device in its place.
+BY_THEMSELVES = {"files.py", "cells.py", "download.py", "disk_cache.py", "startup.py"}
 METHODS = {"write_text", "write_bytes", "tofile", "to_csv"}
 FUNCTIONS = {"np.save", "np.savez", "numpy.save", "torch.save", "shutil.copy", "shutil.copyfile", "shutil.move"}
 

@@ -348,7 +348,7 @@ def test_the_command_says_what_it_did(minilm):
 
 
 def test_the_command_fails_on_one_line(tmp_path):
-    for name in ("weights.py", "errors.py", "files.py"):
+    for name in ("weights.py", "console.py", "errors.py", "files.py"):
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
     command = [sys.executable, "weights.py", "bert-base-uncased"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
