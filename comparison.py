@@ -28,6 +28,7 @@ from report_scores import against_mean
 from run import ROOT, Run
 
 HARDEST = 10
+NOTHING = 1e-9  # a difference as small as this is float arithmetic's
 WIDTH = 120
 ELLIPSIS = " ..."
 JOINERS = "\u200c\u200d"  # of Persian's and Hindi's letters, and of emoji
@@ -51,7 +52,8 @@ def compare(*runs: ReadRun) -> list[str]:
             compared += 1
             line += f"{other['difference']:>+12.3f}"
             found = other["of_difference"]
-            line += f"   {found[0]:+.3f} to {found[1]:+.3f}{' *' if other['marked'] else ''}" if found else "   unknown"
+            ends = f"{_end(found[0])} to {_end(found[1])}{' *' if other['marked'] else ''}" if found else "unknown"
+            line += f"   {ends}"
         elif not one or not other:
             line += "   not a task of all of them"
         elif one["rows"] != other["rows"]:
@@ -92,6 +94,14 @@ def _refuse_copies(runs: list[ReadRun]) -> None:
 
 def _number(cell: dict | None) -> str:
     return "" if cell is None else "undefined" if cell["value"] is None else f"{cell['value']:.3f}"
+
+
+def _end(value: float) -> str:
+    """An interval's end with three digits, or with as many as say on which side of zero it lies."""
+    digits = 3
+    while float(f"{value:.{digits}f}") == 0 and abs(value) > NOTHING:
+        digits += 1
+    return f"{value:+.{digits}f}"
 
 
 def errors(run: ReadRun, most: int = HARDEST) -> list[str]:

@@ -264,7 +264,7 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(f"{folder / 'config.json'}: not a run's configuration: it can't be continued") from error
     if command != COMMAND:
         raise InputError(f"{folder} is a run of {command}: continue it with that command")
-    if options.get("ensemble"):
+    if run.members():
         raise InputError(f"{folder} is an ensemble, which trains nothing: make it again, with --ensemble")
     if (folder / SCORES).is_file() and not unfinished(folder):
         raise InputError(

@@ -214,12 +214,10 @@ def best_folders(run: str | Path) -> dict[str, Path]:
 
 def refuse_ensemble(folder: Path) -> None:
     """Raises InputError for the folder of an ensemble, naming its runs: it has no model, or has lost it."""
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else None
-    options = config.get("options") if isinstance(config, dict) else None
-    runs = options.get("ensemble") if isinstance(options, dict) else None
-    if isinstance(runs, list):
-        names = ", ".join(map(str, runs))
-        if options.get("soup"):
+    run = Run(folder)
+    if run.members():
+        names = ", ".join(run.members())
+        if run.config["options"].get("soup"):
             raise InputError(f"{short(folder)} is a soup whose best/ is gone: make it again, or name one of {names}")
         raise InputError(f"{short(folder)} is an ensemble, without a model of its own: name one of its runs, {names}")
 

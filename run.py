@@ -66,7 +66,7 @@ class Run:
 
     def going_on(self) -> str:
         """What to do with one that is not finished. An ensemble has nothing to continue from."""
-        if self._is_ensemble():
+        if self.members():
             other = " and another --run" if (self.folder / "scores.json").is_file() else ""
             return f"make the ensemble again, by its command{other}"
         return f"continue it with --resume {shlex.quote(str(self.folder))}"
@@ -76,9 +76,11 @@ class Run:
         if not (self.folder / "scores.json").is_file():
             raise InputError(f"{self.folder} is not finished (no scores.json): {self.going_on()}")
 
-    def _is_ensemble(self) -> bool:
+    def members(self) -> list[str]:
+        """The runs that an ensemble, or a soup, is made of; [] of a run that trained, or of a model's folder."""
         options = self.config["options"] if is_run(self.folder) else None
-        return isinstance(options, dict) and bool(options.get("ensemble"))
+        runs = options.get("ensemble") if isinstance(options, dict) else None
+        return [str(run) for run in runs] if isinstance(runs, list) else []
 
     @classmethod
     def open(cls, name: str | Path, root: Path) -> Run:
@@ -161,7 +163,7 @@ class Run:
         except OSError as error:
             raise cannot("read", self.outputs, error) from error
         except DAMAGE as error:
-            model = self.best.is_dir() or not self._is_ensemble()
+            model = self.best.is_dir() or not self.members()
             remedy = "delete it, and the model predicts again" if model else self.going_on()
             raise InputError(f"{self.outputs}: cut short or altered ({error}): {remedy}") from error
 

@@ -119,6 +119,15 @@ def test_a_run_does_not_differ_from_its_equal(make, capsys):
     assert printed.count("+0.000   +0.000 to +0.000\n") == 4  # not marked
 
 
+def test_an_interval_that_begins_just_off_zero_says_on_which_side(make):
+    one, other = (read_run(make(name, answers(1)), None, print) for name in ("one", "other"))
+    for low, high, printed in ((0.00004, 0.012, "+0.00004 to +0.012 *"), (-0.0001, 0.0, "-0.0001 to +0.000")):
+        one.judged["sst"].__dict__["samples"] = np.zeros(1000)
+        other.judged["sst"].__dict__["samples"] = np.repeat([low, high], 500)
+        found = next(line for line in comparison.compare(one, other) if line.startswith(SST.title))
+        assert found.endswith(f"   {printed}")
+
+
 def test_runs_on_other_rows_are_not_compared(make, data, tmp_path, capsys):
     moved = tmp_path / "moved"
     moved.mkdir()
