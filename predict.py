@@ -31,6 +31,7 @@ from run import ROOT, Run
 from tasks import TASKS, Task, parse_tasks
 
 BLOCK = 2048  # rows judged at a time, so that a bar can move
+EVEN = 0.01  # weights that differ by less look the same where two digits are shown
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -148,7 +149,9 @@ def explain(predictor: Predictor, name: str, texts: tuple[str, ...]) -> Iterator
         own, other = ("first", "second")[i], ("second", "first")[i]
         taken = f"what the {own} text takes of the {other}" if weights.across else f"for the {own} text"
         whose = f", {taken}" if len(found) == 2 else ""
-        yield f"  {weights.source}{whose}: " + "  ".join(f"{word} {weight:.2f}" for word, weight in weights)
+        shares = [weight for _, weight in weights]
+        even = "  (nearly even: none stands out)" if len(shares) > 1 and max(shares) - min(shares) < EVEN else ""
+        yield f"  {weights.source}{whose}: " + "  ".join(f"{word} {weight:.2f}" for word, weight in weights) + even
 
 
 def judged(predictor: Predictor, tasks: list[Task], texts: tuple[str, ...], with_weights: bool) -> Iterator[str]:

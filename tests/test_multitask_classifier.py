@@ -1100,7 +1100,9 @@ def test_a_run_to_go_on_with_may_be_named(command, stopped, tmp_path, monkeypatc
 def test_going_on_with_a_finished_run_is_refused(command):
     assert command("--tasks", "sst", "--run", "runs/x").code == 0
     refused(command("--resume", "runs/x"), "runs/x is finished: its scores are in runs/x/scores.json")
-    refused(command("--run", "runs/x"), "runs/x holds a finished run already: choose another --run")
+    again = command("--run", "runs/x")
+    refused(again, "runs/x holds a finished run already: choose another --run")
+    assert again.out == ""  # said at once, before the model is looked for
 
 
 def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up(command, stopped):

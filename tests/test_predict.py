@@ -80,6 +80,19 @@ def test_what_it_looks_at(ask):
     assert "what the second text takes of the first: [CLS] 0." in pair[2] and "  cat 0." in pair[2]
 
 
+def test_weights_that_prefer_no_word_are_said_to_be_even(ask, tmp_path, tiny, tiny_tokenizer):
+    model = MultitaskBERT(ModelConfig.for_tasks(["sst"]), tiny())
+    with torch.no_grad():  # of queries that are 0 every score is
+        for name, parameter in model.heads["sst"].named_parameters():
+            if "query" in name:
+                parameter.zero_()
+    model.save_pretrained(tmp_path / "even")
+    tiny_tokenizer.save_pretrained(tmp_path / "even")
+    even = said(ask, "the film was dull", "--explain", run=str(tmp_path / "even")).splitlines()[1]
+    assert even.count(" 0.17") == 6 and even.endswith("  (nearly even: none stands out)")
+    assert "even" not in said(ask, "the film was dull", "--explain")
+
+
 def test_a_pooler_takes_of_its_own_text(ask, tmp_path, tiny, tiny_tokenizer):
     config = ModelConfig.for_tasks(["para"], attention={"para": 0}, pooler="attentive_cls")
     MultitaskBERT(config, tiny()).save_pretrained(tmp_path / "own")
