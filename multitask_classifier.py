@@ -208,8 +208,9 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
                     write_page(folder, say)
                 say(f"{short(folder)} is finished: only its checkpoint was left, which is deleted now")
                 return folder
-        elif processes.first:
-            Run(folder).refuse_taken()  # before files are read
+        elif processes.first and folder.is_dir():
+            with Run(folder).locked():
+                Run(folder).refuse_taken()  # before files are read
         job = start(args, processes, say)
         hidden = BertConfig.from_pretrained(job.source.path).hidden_size
         lr = recommended_lr(hidden, args.option, args.accumulate) if args.lr is None else args.lr
