@@ -255,7 +255,7 @@ SENTIMENT_ATTENTION = {"attention": "sst=2,para=0,sts=0"}
 JOINT_ATTENTION = {"pair_encoding": "joint", "attention": "sst=2,para=1,sts=3", "pooler": "first"}
 STEPS_JOINT = {name: value for name, value in STEPS.items() if name != "pair_score"} | {"pair_encoding": "joint"}
 LAST_FOUR = {"pooler": "sst=concat_last4"}  # and the mean for pairs, which is the default without attention layers
-STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the rate", "steps", STEPS)
+STEPS_ROW = _shared("+ steps of three batches, tasks mixed, 1.73 times the encoder's rate", "steps", STEPS)
 BEST_BOTH = STEPS | {"r_drop": "1"}
 BEST = BEST_BOTH | {"pair_encoding": "separate"}
 RECIPE = Table(
@@ -272,8 +272,8 @@ RECIPE = Table(
         STEPS_ROW,
         _shared("+ each batch twice, R-Drop", "best-both", BEST_BOTH),
         _shared("the same, pairs as two sentences alone: `--recipe best`", "best", BEST),
-        _shared("steps; half the learning rate", "steps-lr-low", STEPS, lr_times=0.5),
-        _shared("steps; twice the learning rate", "steps-lr-high", STEPS, lr_times=2.0),
+        _shared("steps; half the encoder's learning rate", "steps-lr-low", STEPS, lr_times=0.5),
+        _shared("steps; twice the encoder's learning rate", "steps-lr-high", STEPS, lr_times=2.0),
         _shared("steps; each layer nine tenths of the rate above", "steps-decay", STEPS | {"layer_decay": "0.9"}),
         _shared("steps; a moving average of the weights", "steps-average", STEPS | {"average": "0.99"}),
         _shared("steps; sentiment by CORAL", "steps-coral", STEPS | {"loss": "sst=coral"}),
@@ -292,7 +292,7 @@ RECIPE = Table(
         _shared("steps; the full rate from the first step", "steps-no-warmup", STEPS | {"warmup": "0"}),
         _shared("steps; label smoothing", "steps-smooth", STEPS | {"label_smoothing": "0.1"}),
         _shared("steps; conflicting gradients projected (PCGrad)", "steps-pcgrad", STEPS | {"pcgrad": ""}),
-        _shared("steps; steps of six batches", "steps-six", STEPS | {"accumulate": "6"}),
+        _shared("steps; steps of six batches, √2 times the encoder's rate", "steps-six", STEPS | {"accumulate": "6"}),
         _shared(
             "steps; of one task, three times its batch", "steps-one-task", ONE_TASK, lr_times=3**0.5, batch_times=3
         ),
