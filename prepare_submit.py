@@ -52,6 +52,7 @@ class Submission:
 
     root: Path
     contents: dict[str, bytes] = field(default_factory=dict)  # prediction file's name -> bytes
+    places: dict[str, str] = field(default_factory=dict)  # prediction file's name -> where it was read
     runs: dict[str, Path | None] = field(default_factory=dict)  # task -> the run that predicted
     # task -> the run whose data files it is for: also one whose predictions were changed since in one of the two files
     data_of: dict[str, Path | None] = field(default_factory=dict)
@@ -91,11 +92,12 @@ def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -
         folder = chosen[task.name] / "predictions" if task.name in chosen else root / "predictions"
         names = [task.predictions_file(split) for split in SPLITS]
         for name in names:
+            submission.places[name] = shown(root, folder / name)
             try:
                 submission.contents[name] = (folder / name).read_bytes()
             except FileNotFoundError:
                 how = "python multitask_classifier.py --option finetune writes it"
-                submission.errors.append(f"{shown(root, folder / name)} is missing: {how}")
+                submission.errors.append(f"{submission.places[name]} is missing: {how}")
             except OSError as error:
                 submission.errors.append(str(cannot("read", folder / name, error)))
         found = {name: submission.contents[name] for name in names if name in submission.contents}
@@ -146,16 +148,17 @@ def _recorded(run: Path, *keys: str, kind: type = str):
 def check_predictions(submission: Submission, task: Task, split: str, folder: Path | None) -> None:
     """Checks one file against its data file; dev predictions are scored."""
     name = task.predictions_file(split)
-    values = parse_predictions(task, submission.contents[name], f"predictions/{name}")
+    place = submission.places[name]
+    values = parse_predictions(task, submission.contents[name], place)
     label = task.label if split == "dev" else None
     path = data_file(submission, task, split, folder)
     table = read_examples(
         path, columns=task.columns, label=label, label_kind=task.label_kind, label_range=task.label_range
     )
-    check_ids(values, table, f"predictions/{name}")
+    check_ids(values, table, place)
     if len(values) > 1 and len(set(values.values())) == 1:
         value = next(iter(values.values()))
-        submission.objections.append(f"predictions/{name}: every prediction is {value:g}: the model learned nothing")
+        submission.objections.append(f"{place}: every prediction is {value:g}: the model learned nothing")
     if split == "dev":
         predictions = np.array([values[example.id] for example in table])
         labels = np.array([example.label for example in table], dtype=float)

@@ -219,6 +219,22 @@ def test_a_row_without_its_spaces(root, capsys):
     only(refused(root, capsys), "predictions/sst-test-output.csv, line 4: 'testbb2,4', wanted 'id , value '")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (b"bb2 , 1 ", b"bb2 , 5 ", ", line 4: '5', wanted a whole number"),
+        (b"bb2", b"zz9", ": 1 id without a prediction (bb2)"),
+        (b" , 0 \n", b" , 1 \n", ": every prediction is 1: the model learned nothing"),
+    ],
+)
+def test_a_named_run_s_own_file_is_named(root, capsys, old, new, fault):
+    """Not the one in predictions/, which has no fault."""
+    run = write_run(root, "second", {**ANSWERS, "sst": [0, 1, 1, 1]})
+    path = run / "predictions" / SST.predictions_file("dev")
+    path.write_bytes(path.read_bytes().replace(old, new))
+    only(refused(root, capsys, "--sst", "second"), f" runs/second/predictions/sst-dev-output.csv{fault}")
+
+
 def test_an_id_twice(root, capsys):
     edit(root, PARA, "dev", lambda data: data.replace(b"bb2", b"aa1"))
     only(refused(root, capsys), "predictions/para-dev-output.csv, line 5: id 'aa1' for the second time")
