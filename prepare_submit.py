@@ -171,14 +171,31 @@ def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
     if _recorded(run, "model", "sha256") != weights.BERT_BASE.tensors.sha256:
         used = _recorded(run, "model", "name")
         submission.objections.append(f"{name} started from {used}: the course allows {weights.BERT_BASE.name} alone")
-    foreign = list(dict.fromkeys(shown(root, path) for path in _foreign(root, run, folder)))
-    if foreign:
-        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        submission.objections.append(f"{name} used data that is not the course's: {foreign[0]}{more}")
+    foreign, lost = [], []
+    for part in _parts(run):
+        if (part / "config.json").is_file():
+            foreign += _foreign(root, part, folder)
+        else:
+            lost.append(part)
+    files = list(dict.fromkeys(shown(root, path) for path in foreign))
+    if files:
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        submission.objections.append(f"{name} used data that is not the course's: {files[0]}{more}")
+    for part in dict.fromkeys(shown(root, part) for part in lost):
+        why = "which is not there any more, so what it was trained on is unknown"
+        submission.objections.append(f"{name} averages {part}, {why}: put it back")
+
+
+def _parts(run: Path) -> Iterator[Path]:
+    """A run and, if it is an ensemble, the runs that it averages, and theirs; also those not there any more."""
+    yield run
+    if (run / "config.json").is_file():
+        for member in read_json(run / "config.json").get("members") or []:
+            yield from _parts(Path(member))
 
 
 def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
-    """The data files of a run that are not the course's; of an ensemble those of the runs that it averages, too."""
+    """The data files of a run that are not the course's."""
     for task in _recorded(run, "data", kind=dict):
         for split in _recorded(run, "data", task, kind=dict):
             recorded = Path(_recorded(run, "data", task, split, "path"))
@@ -186,11 +203,6 @@ def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
             same = path.is_file() and sha256(path) == _recorded(run, "data", task, split, "sha256")
             if not same or not is_course_file(path):
                 yield path
-    for member in read_json(run / "config.json").get("members") or []:
-        if (Path(member) / "config.json").is_file():
-            yield from _foreign(root, Path(member), folder)
-        else:
-            yield Path(member)  # whatever it was trained on
 
 
 def check_code(submission: Submission, paths: list[Path]) -> None:

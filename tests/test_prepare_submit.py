@@ -400,9 +400,15 @@ def test_what_an_ensemble_s_runs_used_counts_too(root, capsys):
     elsewhere = write_run(root, "elsewhere", ANSWERS, data="data/sample")
     shutil.rmtree(elsewhere / "predictions")
     path = root / "runs" / "first" / "config.json"
-    config = read_json(path) | {"members": [str(elsewhere), str(root / "runs" / "gone")]}
-    write_json(path, config)
-    message = "runs/first used data that is not the course's: data/sample/ids-sst-train.csv and 9 more"
+    write_json(path, read_json(path) | {"members": [str(elsewhere)]})
+    message = "runs/first used data that is not the course's: data/sample/ids-sst-train.csv and 8 more"
+    zipped_only_with_force(root, capsys, message)
+
+
+def test_an_ensemble_s_run_that_is_gone_is_no_data_file(root, capsys):
+    path = root / "runs" / "first" / "config.json"
+    write_json(path, read_json(path) | {"members": [str(root / "runs" / "gone")]})
+    message = "runs/first averages runs/gone, which is not there any more, so what it was trained on is unknown"
     zipped_only_with_force(root, capsys, message)
 
 
