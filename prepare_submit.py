@@ -27,7 +27,7 @@ from evaluation import METRICS, parse_predictions
 from experiments import SUBMISSION, SUBMISSION_SCORE
 from files import atomic_write, cannot, read_json, sha256
 from run import Run, predicted
-from tasks import PARA, SST, STS, Task, leaderboard_score
+from tasks import PARA, SST, STS, TASKS, Task, leaderboard_score
 
 ROOT = Path(__file__).resolve().parent
 ARCHIVE = "cs224n_default_final_project_submission.zip"
@@ -93,18 +93,30 @@ def read_contents(root: Path, chosen: dict[str, Path], submission: Submission) -
         names = [task.predictions_file(split) for split in SPLITS]
         for name in names:
             submission.places[name] = shown(root, folder / name)
-            try:
-                submission.contents[name] = (folder / name).read_bytes()
-            except FileNotFoundError:
-                how = "python multitask_classifier.py --option finetune writes it"
-                submission.errors.append(f"{submission.places[name]} is missing: {how}")
-            except OSError as error:
-                submission.errors.append(str(cannot("read", folder / name, error)))
+            content = submission.attempt(_content, root, folder / name, task, chosen.get(task.name))
+            if content is not None:
+                submission.contents[name] = content
         found = {name: submission.contents[name] for name in names if name in submission.contents}
         whole = len(found) == len(names)
         run = chosen.get(task.name) or (predicted(root, found) if whole else None)
         submission.runs[task.name] = run
         submission.data_of[task.name] = run or predicted(root, found, any)
+
+
+def _content(root: Path, path: Path, task: Task, run: Path | None) -> bytes:
+    """A prediction file's bytes. Raises InputError where it can't be read, or the run named has no such task."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        if run and task.name not in (trained := _recorded(run, "data", kind=dict)):
+            tasks = ", ".join(name for name in trained if name in TASKS) or "none"
+            raise InputError(
+                f"--{task.name} {shown(root, run)}: this run has no such task; it has {tasks}: name another run"
+            ) from error
+        how = "python multitask_classifier.py --option finetune writes it"
+        raise InputError(f"{shown(root, path)} is missing: {how}") from error
+    except OSError as error:
+        raise cannot("read", path, error) from error
 
 
 def shown(root: Path, path: Path) -> str:

@@ -348,6 +348,25 @@ def test_a_run_that_is_none(root, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("data", "tasks"),
+    [
+        (lambda found: {name: found[name] for name in ("sst", "sts")}, "sst, sts"),
+        (lambda found: {"train": [], "dev": {}}, "none"),  # a run of contrastive.py
+    ],
+)
+def test_a_run_without_the_task_it_is_named_for(root, capsys, data, tasks):
+    """Said once for both files, and not as if the run had lost them."""
+    run = write_run(root, "second", ANSWERS)
+    path = run / "config.json"
+    write_json(path, {**read_json(path), "data": data(read_json(path)["data"])})
+    for split in SPLITS:
+        (run / "predictions" / PARA.predictions_file(split)).unlink()
+    lines = refused(root, capsys, "--para", "second")
+    assert lines[0] == f"error: --para runs/second: this run has no such task; it has {tasks}: name another run"
+    assert not any("para" in line for line in lines[1:])
+
+
 # --- what the course does not allow: zipped only with --force ----------------------------------------------------
 
 
