@@ -19,6 +19,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import numpy as np
 
 import weights
+from command_line import path_given, text_given
 from console import refuse, tell, warn
 from course_data import is_course_file
 from datasets import Table, read_examples
@@ -356,9 +357,12 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     )
     for task in SUBMITTED:
         parser.add_argument(
-            f"--{task.name}", metavar="RUN", help=f"take {task.title} from this run (default: what predictions/ holds)"
+            f"--{task.name}",
+            type=text_given,
+            metavar="RUN",
+            help=f"take {task.title} from this run (default: what predictions/ holds)",
         )
-    parser.add_argument("--data", type=Path, help="folder of the data files (default: those that the runs used)")
+    parser.add_argument("--data", type=path_given, help="folder of the data files (default: those that the runs used)")
     parser.add_argument("--force", action="store_true", help="zip also what the course may not allow")
     args = parser.parse_args(arguments)
     chosen = {task.name: getattr(args, task.name) for task in SUBMITTED if getattr(args, task.name)}

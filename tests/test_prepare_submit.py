@@ -348,6 +348,15 @@ def test_a_run_that_is_none(root, capsys):
     )
 
 
+@pytest.mark.parametrize("option", ["--sst", "--data"])
+def test_an_empty_name_is_not_taken_for_none(root, capsys, option):
+    """As of a shell's variable that is not set."""
+    with pytest.raises(SystemExit) as ended:
+        main([option, ""], root)
+    assert ended.value.code == 2 and f"argument {option}: is empty" in capsys.readouterr().err
+    assert not (root / ARCHIVE).exists()
+
+
 @pytest.mark.parametrize(
     ("data", "tasks"),
     [
