@@ -27,6 +27,7 @@ from poolers import make_pooler, resolve_options
 from pooling import Pooler
 from run import ROOT
 from sentence_layout import pooler_in_layout, write_sentence_layout
+from tasks import TASKS
 from tokenizer import BertTokenizer
 
 PREFIX = "sentence_pooler."  # of the pooler's weights in model.safetensors, beside the encoder's
@@ -299,7 +300,10 @@ class SentenceEncoder:
 
 
 def best_of(name_or_folder: str | Path | None) -> str | Path | None:
-    """A run's best/ where a run is named; else what was given."""
+    """A run's best/ where a run is named; else what was given.
+
+    Raises InputError for a run that has none (yet), or one for each task (--schedule separate), naming these.
+    """
     if name_or_folder is None or str(name_or_folder) in weights.KNOWN:
         return name_or_folder
     for folder in (Path(name_or_folder), ROOT / "runs" / name_or_folder):
@@ -307,9 +311,14 @@ def best_of(name_or_folder: str | Path | None) -> str | Path | None:
             config = read_json(folder / "config.json")
             if not isinstance(config, dict) or "command" not in config:
                 return folder
-            if not (folder / "best" / weights.SAFETENSORS).is_file():
+            bests = [part / "best" for part in (folder, *(folder / name for name in TASKS))]
+            found = [best for best in bests if (best / weights.SAFETENSORS).is_file()]
+            if not found:
                 raise InputError(f"{short(folder)}: a run without a best model (yet): name one that has best/, or wait")
-            return folder / "best"
+            if found[0] != folder / "best":
+                names = ", ".join(map(short, found))
+                raise InputError(f"{short(folder)}: a run with a model for each task: name one of {names}")
+            return found[0]
     return name_or_folder
 
 

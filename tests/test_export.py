@@ -167,6 +167,21 @@ def test_what_cannot_be_exported(tmp_path, tiny, tiny_tokenizer, capsys):
         assert not (tmp_path / "new").exists()
 
 
+def test_a_run_with_a_model_for_each_task_names_those_that_export(tmp_path, tiny, tiny_tokenizer, capsys):
+    run = tmp_path / "run"
+    places = [run / name / "best" for name in ("sst", "sts")]
+    for name, place in zip(("sst", "sts"), places, strict=True):
+        torch.manual_seed(0)
+        MultitaskBERT(ModelConfig.for_tasks((name,)), tiny()).save_pretrained(place)
+        tiny_tokenizer.save_pretrained(place)
+    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"schedule": "separate"}})
+    assert export.main([str(run), str(tmp_path / "mine")]) == 1
+    said = f"error: {run}: a run with a model for each task: name one of {places[0]}, {places[1]}\n"
+    assert capsys.readouterr().err == said
+    for place in places:
+        assert export.main([str(place), str(tmp_path / place.parent.name)]) == 0
+
+
 def test_a_pair_read_as_one_sequence_has_no_vector_for_a_text(tmp_path, tiny, tiny_tokenizer):
     torch.manual_seed(0)
     MultitaskBERT(ModelConfig.for_tasks(("mrpc",)), tiny()).save_pretrained(tmp_path)
