@@ -15,7 +15,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 from command_line import path_given, text_given
 from console import refuse, tell
 from errors import InputError
-from files import atomic_write, read_json, short
+from files import atomic_write, read_json, short, whole_folder
 from model import MultitaskBERT
 from model_card import facts_of, model_card
 from poolers import POOLERS
@@ -63,10 +63,10 @@ def run_folder(run: str) -> Path:
 
 
 def export(run: str, folder: Path, head: str | None = None, pooler: str | None = None) -> SentenceEncoder:
-    """Write the encoder of a run, of multitask_classifier.py or contrastive.py, into a new folder; returns it.
+    """Write the encoder of a run, of multitask_classifier.py or contrastive.py, into a new folder, whole; returns it.
 
     head: take this task's pooler. pooler: this one; None is the run's own, else the mean of the tokens. Raises
-    InputError for what can't be exported, and for a folder that holds something.
+    InputError for what can't be exported or written, and for a folder that holds something.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{short(folder)} holds something already: choose a new folder")
@@ -74,12 +74,13 @@ def export(run: str, folder: Path, head: str | None = None, pooler: str | None =
         raise InputError("--head and --pooler: give one of them")
     facts = facts_of(run_folder(run))
     encoder = encoder_of_head(run, head) if head else SentenceEncoder.from_pretrained(run, pooler)
-    encoder.save_pretrained(folder)
     name = folder.resolve().name
     expressible = encoder.pooler_name in MODES
     card = model_card(name, facts, encoder.pooler_name, encoder.dimension, encoder.max_length, expressible)
-    with atomic_write(folder / "README.md") as file:
-        file.write(card)
+    with whole_folder(folder):
+        encoder.save_pretrained(folder)
+        with atomic_write(folder / "README.md") as file:
+            file.write(card)
     return encoder
 
 

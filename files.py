@@ -10,6 +10,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -161,6 +162,29 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for new in reversed(made):
         sync_folder(new.parent)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[None]:
+    """What the block writes into a new or empty folder stays if it ends well; after any exception all of it is gone.
+
+    So are the folders that were made for it. It is written in place: an empty folder may be a disk's own, which can't
+    be replaced by another.
+    """
+    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in folder.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
+        for part in made:
+            with suppress(OSError):
+                part.rmdir()
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,15 +5,18 @@ transformers and sentence_transformers run in processes of their own, started ou
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from itertools import count
 
 import numpy as np
 import pytest
 import torch
+from failing_calls import WriteCalls
 
 import export
 from errors import InputError
@@ -165,6 +168,27 @@ def test_what_cannot_be_exported(tmp_path, tiny, tiny_tokenizer, capsys):
         said = capsys.readouterr().err
         assert said.startswith("error: ") and said.count("\n") == 1 and message in said
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc, which names what is open")
+def test_every_write_that_fails_leaves_nothing_and_the_same_command_ends(
+    tmp_path, tiny, tiny_tokenizer, monkeypatch, capsys
+):
+    save_run(tmp_path / "run", tiny, tiny_tokenizer, attention={"sst": 0, "sts": 0}, pooler="cls")
+    place = tmp_path / "place"
+    place.mkdir()
+    command = [str(tmp_path / "run"), str(place / "new" / "mine"), "--head", "sst"]
+    for number in count():
+        calls = WriteCalls(place, number, errno.ENOSPC)
+        with monkeypatch.context() as patch:
+            calls.install(patch)
+            code = export.main(command)
+        if len(calls.what) <= number:
+            break
+        said = capsys.readouterr().err
+        assert code == 1 and said.startswith(f"error: cannot write {place}") and said.count("\n") == 1, said
+        assert not any(place.iterdir()), calls.what[number]
+    assert code == 0 and number > 40
 
 
 def test_a_run_with_a_model_for_each_task_names_those_that_export(tmp_path, tiny, tiny_tokenizer, capsys):

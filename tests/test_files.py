@@ -15,7 +15,7 @@ import pytest
 
 import files
 from errors import InputError
-from files import atomic_write, atomic_write_all, check_writable, read_json, sha256, write_json
+from files import atomic_write, atomic_write_all, check_writable, read_json, sha256, whole_folder, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,6 +72,24 @@ def test_a_failing_call_leaves_no_new_file(tmp_path, monkeypatch, call):
             file.write(b"new")
     monkeypatch.undo()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("there", [[], ["a"], ["a", "a/b"]])
+def test_a_folder_is_whole_or_as_it_was(tmp_path, there, error):
+    """With the folders above it; what stands beside it stays."""
+    (tmp_path / "beside").write_text("old")
+    for name in there:
+        (tmp_path / name).mkdir()
+    folder = tmp_path / "a" / "b"
+    with pytest.raises(type(error)), whole_folder(folder):
+        write_json(folder / "c" / "d.json", 1)
+        write_json(folder / "e.json", 2)
+        raise error
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [*there, "beside"]
+    with whole_folder(folder):
+        write_json(folder / "c" / "d.json", 1)
+    assert read_json(folder / "c" / "d.json") == 1
 
 
 def test_the_system_itself_refuses(tmp_path):
