@@ -149,17 +149,17 @@ def _use(pooler: str, expressible: bool, max_length: int) -> str:
         "    model, tokenizer = AutoModel.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)",
         "",
     ]
+    note = f"Texts are read up to {max_length} tokens; vectors have length 1, so that their product is the cosine."
     if expressible:
         lines += [
             "    from sentence_transformers import SentenceTransformer",
             '    vectors = SentenceTransformer(FOLDER).encode(["a text", "another"])',
             "",
         ]
-        note = f"Texts are read up to {max_length} tokens; vectors have length 1, so that their product is the cosine."
     else:
-        note = (
+        lines += [
             f"SentenceTransformer can't express the pooler `{pooler}`, and says so; `SentenceEncoder` of minBERT does."
-        )
+        ]
     return "\n".join([*lines, note, ""])
 
 

@@ -115,6 +115,7 @@ def test_a_pooler_that_only_we_have(tmp_path, tiny, tiny_tokenizer, capsys):
     assert torch.equal(next(again.pooler.parameters()), next(model.heads["sst"].pooler.parameters()))
     card = (tmp_path / "mine" / "README.md").read_text()
     assert "library_name: transformers" in card and "SentenceTransformer can't express" in card
+    assert "Texts are read up to 24 tokens" in card  # which its limits refer to
     assert "| similarity (STS) | pearson |" in card  # the run's facts are found beside best/
 
 
