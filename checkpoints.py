@@ -77,6 +77,11 @@ def check_checkpoint(
             _check_tensor(tensors, prefix + moment, p, path)
     for name, p in averaged.items():
         _check_tensor(tensors, f"average.{name}", p, path)
+    for name in tensors:
+        kind, _, rest = name.partition(".")
+        known = {"model": learning, "average": averaged, "optimizer": learning}.get(kind)
+        if known is not None and (rest if kind != "optimizer" else rest.rpartition(".")[0]) not in known:
+            raise _foreign(path, name, "a tensor that the run doesn't have")
     for name, found in tensors.items():
         if name.startswith("random.") and (found.dtype != torch.uint8 or found.dim() != 1):
             raise _foreign(path, name, f"{found.dtype} {tuple(found.shape)}, wanted a generator's bytes")

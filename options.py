@@ -42,6 +42,7 @@ def recommended_lr(hidden_size: int, option: str, accumulate: int = 1) -> float:
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
 MAY_CHANGE += ("resume", "tensorboard", "quiet")
+BY_TASK = {"attention", "fraction", "loss", "pooler", "pooler_options"}  # NAME=VALUE,NAME=VALUE
 # What an ensemble of finished runs asks for, beyond the course's file names.
 OF_AN_ENSEMBLE = {"ensemble", "soup", "data", "device", "use_gpu", "precision", "run", "quiet", "local_files_only"}
 # What config.json has as it was resolved: no default could say afterwards which it was.
@@ -266,6 +267,11 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(f"{folder} is a run of {command}: continue it with that command")
     if run.members():
         raise InputError(f"{folder} is an ensemble, which trains nothing: make it again, with --ensemble")
+    if run.has_lost_scores:
+        raise InputError(
+            f"{folder} has lost its {SCORES}, and training would start over: {run.going_on()}, or train again with "
+            "another --run"
+        )
     if (folder / SCORES).is_file() and not unfinished(folder):
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"
@@ -282,7 +288,7 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
     options["run"] = folder
     for name in sorted(typed - set(MAY_CHANGE)):
         now, then = getattr(args, name), options.get(name)
-        if now != then and absolute(now) != absolute(then):
+        if now != then and absolute(now) != absolute(then) and _by_task(name, now) != _by_task(name, then):
             raise InputError(
                 f"--{name} {shown(now)} differs from the run's {shown(then)}: leave it out, or start a new run"
             )
@@ -297,6 +303,11 @@ def _found(name: str) -> str:
     with suppress(InputError):
         return str(Run.open(name, ROOT).folder.resolve())
     return name
+
+
+def _by_task(name: str, value: object) -> object:
+    """`sst=mean,para=first` of an option that says something for each task: in whatever order."""
+    return sorted(value.split(",")) if name in BY_TASK and isinstance(value, str) else value
 
 
 def unfinished(folder: Path) -> list[Run]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from errors import InputError
-from files import atomic_write, cannot, read_json, remove_temporaries, write_json
+from files import atomic_write, cannot, read_json, remove_temporaries, short, write_json
 from sharing import held
 from tensor_files import CHECKSUM, DAMAGE, read_tensors, write_tensors
 
@@ -64,8 +64,22 @@ class Run:
                 f"{self.folder} has {there} in it, which a run would overwrite: choose another --run, or move it away"
             )
 
+    def part(self, task: str) -> Path:
+        """The folder that a task was trained in: the run's, or its own of --schedule separate."""
+        own = self.folder / task
+        return own if own.is_dir() and not self.metrics.is_file() else self.folder
+
+    @property
+    def has_lost_scores(self) -> bool:
+        """Whether it was finished: what comes before its scores is there, and no checkpoint to make them from."""
+        if (self.folder / "scores.json").is_file() or self.members() or not self.outputs.is_file():
+            return False
+        return not any(self.folder.glob(f"**/last/{CHECKPOINT}"))
+
     def going_on(self) -> str:
         """What to do with one that is not finished. An ensemble has nothing to continue from."""
+        if self.has_lost_scores:
+            return "copy its scores.json back (its model still answers: predict.py)"
         if self.members():
             other = " and another --run" if (self.folder / "scores.json").is_file() else ""
             return f"make the ensemble again, by its command{other}"
@@ -74,13 +88,19 @@ class Run:
     def refuse_unfinished(self) -> None:
         """Raises InputError where its scores aren't there yet, which come last."""
         if not (self.folder / "scores.json").is_file():
-            raise InputError(f"{self.folder} is not finished (no scores.json): {self.going_on()}")
+            so_far = "has lost its scores.json" if self.has_lost_scores else "is not finished (no scores.json)"
+            raise InputError(f"{self.folder} {so_far}: {self.going_on()}")
 
     def members(self) -> list[str]:
         """The runs that an ensemble, or a soup, is made of; [] of a run that trained, or of a model's folder."""
-        options = self.config["options"] if is_run(self.folder) else None
+        config = self.config if is_run(self.folder) else {}
+        options, places = config.get("options"), config.get("members")
         runs = options.get("ensemble") if isinstance(options, dict) else None
-        return [str(run) for run in runs] if isinstance(runs, list) else []
+        if not isinstance(runs, list):
+            return []
+        if isinstance(places, list) and len(places) == len(runs):  # whole, so true from any folder
+            runs = [short(Path(str(place))) for place in places]
+        return [str(run) for run in runs]
 
     @classmethod
     def open(cls, name: str | Path, root: Path) -> Run:

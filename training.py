@@ -420,6 +420,8 @@ class Trainer:
     def _resume(self, say: Callable[[str], None]) -> None:
         found = self.run.load_checkpoint()
         if found is None:
+            if self.run.metrics.is_file():
+                say("there is no checkpoint yet: it starts over")
             return
         tensors, state = found
         check_checkpoint(tensors, state, self.learning, self._averaged, Progress, self.run.checkpoint)

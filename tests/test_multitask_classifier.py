@@ -331,6 +331,8 @@ def test_predictions_that_stand_beside_another_run_s_are_said_so(command, root):
     found = command("--tasks", "sst", "--option", "finetune", "--lr", "0.01", "--run", "runs/second")
     assert "\npredictions also holds predictions of other runs: para, sts of runs/first\n" in found.out
     assert "\npredictions held other predictions until now: sst of runs/first, whose folder keeps them\n" in found.out
+    again = command("--tasks", "sst", "--option", "finetune", "--lr", "0.01", "--run", "runs/same")
+    assert "until now" not in again.out  # the same bytes: none gave way
     with open(root / "predictions" / "sts-dev-output.csv", "a") as file:
         file.write("mine , 1.0 \n")
     found = command("--tasks", "sst", "--run", "runs/third")
@@ -1103,6 +1105,29 @@ def test_going_on_with_a_finished_run_is_refused(command):
     again = command("--run", "runs/x")
     refused(again, "runs/x holds a finished run already: choose another --run")
     assert again.out == ""  # said at once, before the model is looked for
+
+
+def test_a_finished_run_that_has_lost_its_scores_is_not_trained_anew(command, root):
+    """Its best model would be gone with the first epoch."""
+    assert command("--tasks", "sst", "--run", "runs/x").code == 0
+    (root / "runs/x/scores.json").unlink()
+    before = (root / "runs/x/best/model.safetensors").read_bytes()
+    wanted = "runs/x has lost its scores.json, and training would start over: copy its scores.json back"
+    refused(command("--resume", "runs/x"), wanted)
+    refused(command("--run", "runs/x"), "runs/x holds a run already: copy its scores.json back")
+    assert (root / "runs/x/best/model.safetensors").read_bytes() == before
+
+
+def test_a_run_without_a_checkpoint_says_that_it_starts_over(command, stopped):
+    shutil.rmtree(stopped / "last")
+    found = command("--resume", "runs/x")
+    assert found.code == 0 and "there is no checkpoint yet: it starts over\n" in found.out
+
+
+def test_options_of_tasks_may_be_typed_in_another_order(command, stop):
+    stop("--option", "finetune", "--attention", "0", "--pooler", "sst=max,para=mean")
+    refused(command("--resume", "runs/x", "--pooler", "sst=max,para=max"), "--pooler sst=max,para=max differs from")
+    assert command("--resume", "runs/x", "--pooler", "para=mean,sst=max").code == 0
 
 
 def test_a_run_that_was_killed_while_it_cleaned_up_is_cleaned_up(command, stopped):

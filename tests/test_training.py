@@ -457,6 +457,17 @@ def test_a_random_state_that_is_none_is_refused(bench):
             bench(epochs=1).train()
 
 
+@pytest.mark.parametrize("name", ["model.heads.sst.pooler.query", "optimizer.heads.sst.pooler.query.step", "average.x"])
+def test_a_tensor_that_the_model_lacks_is_anothers(bench, name):
+    maker = bench(epochs=1)
+    maker.train()
+    run = Run(maker.folder / "run")
+    tensors, state = run.load_checkpoint()
+    run.save_checkpoint({**tensors, name: torch.zeros(1)}, state)
+    with pytest.raises(InputError, match=f"{name} is a tensor that the run doesn't have: it belongs to another run"):
+        bench(epochs=1).train()
+
+
 def test_another_models_checkpoint_is_refused(bench):
     bench(option="pretrain", epochs=1).train()
     with pytest.raises(InputError, match="bert.embeddings.word_embeddings.weight is missing: it belongs to another"):
