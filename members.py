@@ -36,6 +36,13 @@ class Member:
         run.refuse_unfinished()
         member = cls(run, best_folders(run.folder))
         check_config(member.config, run.folder / "config.json")
+        gone = [name for name in member.scores if name not in member.folders]
+        if gone:
+            raise InputError(
+                f"{member.name}: {SCORES} has {', '.join(gone)}, but there is no model of it (any more): copy the run "
+                "again, or leave it out"
+            )
+        member.cost()  # said before anything is asked, if it can't be
         return member
 
     @cached_property
@@ -56,7 +63,11 @@ class Member:
     @cached_property
     def hashes(self) -> dict[Path, str]:
         """The folder of each of its models -> SHA-256 of the weights."""
-        return {folder: sha256(folder / "model.safetensors") for folder in sorted(set(self.folders.values()))}
+        files = {folder: folder / "model.safetensors" for folder in sorted(set(self.folders.values()))}
+        gone = [path for path in files.values() if not path.is_file()]
+        if gone:
+            raise InputError(f"{short(gone[0])} is gone: copy the run again, or leave {self.name} out")
+        return {folder: sha256(path) for folder, path in files.items()}
 
     @property
     def models_sha256(self) -> str:
@@ -76,7 +87,7 @@ class Member:
 
     def cost(self) -> tuple[float, int]:
         """(seconds, tokens) of training."""
-        parts = [self.run.folder] if self.run.metrics.is_file() else {best.parent for best in self.folders.values()}
+        parts = dict.fromkeys(self.run.part(name) for name in self.scores)
         ends = [last_row(part / self.run.metrics.name) for part in parts]
         return sum(end["train_seconds"] for end in ends), sum(end["train_tokens"] for end in ends)
 
@@ -103,8 +114,8 @@ def refuse_other_rows(member: Member, task: str, dev: Table) -> None:
     """Raises InputError for a run whose dev file was another than this one, which it may have been trained on."""
     if member.recorded(task, "dev", "sha256") != dev.sha256:
         raise InputError(
-            f"{member.name} was judged on other rows than {short(dev.path)} has, and may have been trained on these: "
-            "leave that run out, or name its data with --data"
+            f"{member.name} was judged on another file than {short(dev.path)} (their bytes differ), and may have been "
+            "trained on its rows: leave that run out, or name its data with --data"
         )
 
 

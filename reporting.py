@@ -101,7 +101,7 @@ def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, sa
     if not args.epochs:
         say("\nnothing was trained (--epochs 0): they are copied only where an option names a file for them")
     for place, runs in before.items():
-        gone = {run: names for run, names in runs.items() if run not in (None, folder)}
+        gone = {run: names for run, names in runs.items() if run and run.resolve() != folder.resolve()}
         if gone:
             say(f"\n{short(place)} held other predictions until now: {_listed(gone)}, whose folder keeps them")
     for place in before:

@@ -130,7 +130,6 @@ def _read_members(job: Job) -> list[Member]:
     for name in job.args.distill:
         try:
             member = Member.read(name)
-            member.scores  # noqa: B018 - which reads them
         except InputError as error:
             raise InputError(f"--distill {short(name)}: {error}") from error
         known = [task for task in names if task in member.folders]

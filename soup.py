@@ -34,7 +34,7 @@ def soup(members: list[Member]) -> tuple[MultitaskBERT, BertTokenizer]:
         other, others_tokenizer = _load(member)
         for what, own, its in (
             ("pretrained weights", _began(first), _began(member)),
-            ("tasks", list(model.heads), list(other.heads)),
+            ("tasks", set(model.heads), set(other.heads)),
             (f"heads{_apart(_heads(other), _heads(model))}", _heads(model), _heads(other)),
             ("vocabulary", tokenizer.fingerprint(), others_tokenizer.fingerprint()),
         ):

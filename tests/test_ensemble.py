@@ -128,7 +128,7 @@ def test_it_leaves_what_a_run_leaves(train, runs, both, capsys):
     page = (both.folder / "report.html").read_text(encoding="utf-8")
     assert "ensemble of 2 runs" in page and "untrained" not in page and 'id="curves"' not in page  # which it has not
     row = result_row.row("both")
-    assert row["command"] == "python multitask_classifier.py --ensemble runs/one runs/other"
+    assert row["command"] == "python multitask_classifier.py --ensemble one other"
     ends = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["train_seconds"] for run in runs]
     assert row["train_seconds"] == pytest.approx(sum(ends), abs=0.1)
     assert "undefined" not in result_row.table([(row, "both")])
@@ -172,16 +172,38 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
     wanted = "--ensemble: runs/cut has the same model of sst as runs/one: leave one of them out"
     assert wanted in refused(capsys, "--ensemble", "one", "other", "cut")
     (train.root / "runs/cut/scores.json").unlink()
-    assert "runs/cut is not finished" in refused(capsys, "--ensemble", "one", "cut")
+    assert "runs/cut has lost its scores.json" in refused(capsys, "--ensemble", "one", "cut")
     write_rows(tmp_path / "data", {**ROWS, "dev": 11})
     message = refused(capsys, "--ensemble", "one", "other", "--data", str(tmp_path / "data"))
-    assert "runs/one was judged on other rows than" in message and "ids-sst-dev.csv" in message
+    assert "runs/one was judged on another file than" in message and "ids-sst-dev.csv" in message
     own = str(runs[1] / "predictions" / "sst-dev-output.csv")
     assert "is in the folder of another run" in refused(capsys, "--ensemble", "one", "other", "--sst_dev_out", own)
     for idle in ("--sst_train", "--cola_dev"):
         message = refused(capsys, "--ensemble", "one", "other", idle, "nowhere.csv")
         assert f"{idle}" in message and "leave it out" in message
     assert not (train.root / "runs" / "refused").exists()
+
+
+def test_members_that_lack_something_are_refused_before_any_is_asked(train, runs, capsys):
+    apart = train("apart", "--schedule", "separate", "--seed", "7")
+    copies = {name: shutil.copytree(apart, train.root / "runs" / name) for name in ("no-model", "no-weights", "no-row")}
+    shutil.rmtree(copies["no-model"] / "para" / "best")
+    (copies["no-weights"] / "para/best/model.safetensors").unlink()
+    (copies["no-row"] / "sts/metrics.jsonl").write_text("")
+    for name, wanted in (
+        ("no-model", "runs/no-model: scores.json has para, but there is no model of it"),
+        ("no-weights", "runs/no-weights/para/best/model.safetensors is gone: copy the run again"),
+        ("no-row", "runs/no-row/sts/metrics.jsonl: empty, no evaluation in it"),
+    ):
+        capsys.readouterr()
+        assert multitask_classifier.main(["--ensemble", "one", name, "--run", "runs/refused"]) == 1
+        printed = capsys.readouterr()
+        assert wanted in printed.err and printed.out == "" and not (train.root / "runs/refused").exists()
+
+
+def test_its_runs_are_named_from_wherever_one_stands(train, both, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert both.members() == [str(train.root / "runs" / name) for name in ("one", "other")]
 
 
 def test_one_model_of_two_runs_counts_once(train, capsys):

@@ -204,4 +204,4 @@ def test_teachers_of_other_dev_rows_are_refused(train, teachers, capsys, tmp_pat
     path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
     capsys.readouterr()
     code = multitask_classifier.main(["--distill", "one", "--data", str(other), "--run", "runs/refused"])
-    assert code == 1 and "runs/one was judged on other rows than" in capsys.readouterr().err
+    assert code == 1 and "runs/one was judged on another file than" in capsys.readouterr().err

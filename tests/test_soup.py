@@ -72,9 +72,7 @@ def test_what_it_leaves_is_what_that_model_says(train, made):  # noqa: F811
                 torch.testing.assert_close(outputs[task.name], torch.from_numpy(said.outputs), atol=1e-5, rtol=1e-5)
                 assert scores[task.name][task.metric] == pytest.approx(said.score, abs=1e-6)
     assert read_scales(made.best)["sts"].rows == 12
-    assert result_row.row("soup")["command"] == (
-        "python multitask_classifier.py --ensemble runs/one runs/two runs/three --soup"
-    )
+    assert result_row.row("soup")["command"] == ("python multitask_classifier.py --ensemble one two three --soup")
     assert "soup of 3 runs" in (made.folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -128,6 +126,9 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
     assert wanted in says("two", "heads")
     train("fewer", "--tasks", "sst,sts", *COSINE)
     assert "runs/fewer and runs/one differ in their tasks" in says("fewer")
+    train("order", "--tasks", "sts,sst,para", *COSINE, "--seed", "9")
+    names = ["--ensemble", "one", "order", "--soup", "--run", "runs/ordered"]
+    assert multitask_classifier.main(names) == 0  # the same tasks, whatever came first
     train("apart", "--schedule", "separate", *COSINE)
     assert "--soup: runs/apart has a model for each task" in says("apart")
     model = MultitaskBERT.from_pretrained(runs[1] / "best")
