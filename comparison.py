@@ -57,7 +57,7 @@ def compare(*runs: ReadRun) -> list[str]:
         elif not one or not other:
             line += "   not a task of all of them"
         elif one["rows"] != other["rows"]:
-            line += "   judged on other rows"
+            line += "   judged on another file"
         else:
             line += "   undefined in one of them"
         lines.append(line)
@@ -67,6 +67,8 @@ def compare(*runs: ReadRun) -> list[str]:
         folders = " and ".join(short(run.folder) for run in runs)
         raise InputError(f"{folders} have no task that they were judged on the same rows of: nothing to compare")
     lines += [f"note: {visible(reason)}" for reason in missing]
+    if not any(row["cells"][-1] and row["cells"][-1]["of_difference"] for row in rows):
+        return lines
     lines.append(
         f"\n* zero is not in it. From {RESAMPLES:,} draws of the dev rows, the same for all runs: what another seed "
         "of training\nwould change is not in these intervals."
@@ -112,6 +114,8 @@ def errors(run: ReadRun, most: int = HARDEST) -> list[str]:
     if not run.judged:
         command = f"python report.py {shlex.quote(short(run.folder))}"
         raise InputError(f"{short(run.folder)} is a run of contrastive.py, which has no tasks: {command} shows it")
+    if all(judged.missing for judged in run.judged.values()):
+        raise InputError("; ".join(dict.fromkeys(visible(judged.missing) for judged in run.judged.values())))
     lines = []
     for judged in run.judged.values():
         if judged.missing:
@@ -154,7 +158,7 @@ def _share(part: int, whole: int) -> str:
 def _hardest(judged: Judged, most: int) -> list[str]:
     rows = worst(judged, most)
     if not len(rows):
-        return ["  no wrong answer"]
+        return [] if len(worst(judged, 1)) else ["  no wrong answer"]
     sure = "off by" if judged.probabilities is None else "its share"
     lines = [f"  {'id':<26}{'line':>7}  {'label':<20}{'said':<20}{sure:>9}  text"]
     for row in rows:

@@ -271,6 +271,8 @@ def ask_all(args: argparse.Namespace) -> None:
     if args.text:
         for line in judged(predictor, wanted, tuple(args.text), args.explain):
             answer(line)
+    elif not args.input and sys.stdin is None:
+        raise InputError("standard input is closed: give a TEXT, or a file with --input")
     elif args.input or not sys.stdin.isatty():
         answer_file(args, predictor, [task.name for task in wanted], say)
     else:

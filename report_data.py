@@ -8,6 +8,7 @@ out, which then says so.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import result_row
 from batches import TaskData
 from datasets import Table
 from errors import InputError
-from evaluation import decide, predict, probabilities
+from evaluation import METRICS, decide, predict, probabilities
 from files import read_json, sha256, short
 from intervals import resampled
 from model import MultitaskBERT
@@ -85,6 +86,12 @@ class Judged:
         if self.probabilities is None:
             return np.abs(self.scaled - self.labels)
         return 1 - self.probabilities[np.arange(len(self.labels)), self.labels.astype(int)]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether these outputs have the score that was written when the run ended."""
+        found, written = METRICS[self.task.metric](self.labels, self.values), self.scores[self.task.metric]
+        return found == written or None not in (found, written) and math.isclose(found, written, abs_tol=1e-6)
 
     @cached_property
     def samples(self) -> np.ndarray:
@@ -176,7 +183,7 @@ def read_run(name: str | Path, data: Path | None, say: Callable[[str], object]) 
     check_metrics(scores, run.folder / options.SCORES)
     for name in scores:
         need(config, ("data", name, "dev"), dict, where)
-    parts = {name: run.folder if run.metrics.is_file() else run.folder / name for name in scores}
+    parts = {name: run.part(name) for name in scores}
     histories = [read_history(part / run.metrics.name) for part in dict.fromkeys(parts.values())]
     found = ReadRun(run.folder, config, scores, row["command"], histories)
     losses = parse_loss(config["options"].get("loss"), tuple(TASKS[name] for name in scores))
@@ -200,6 +207,12 @@ def _read_answers(run: Run, found: ReadRun, data: Path | None, say: Callable[[st
                 again = "the model predicts again" if judged.best else "make the ensemble again, with another --run"
                 raise InputError(f"{run.outputs}: not the outputs of {name}: delete it, and {again}")
             judged.outputs = kept[name].numpy()
+            if name in before and not judged.agrees:
+                judged.outputs = None
+                raise InputError(
+                    f"{run.outputs} and {run.folder / options.SCORES} say different things of {name}: one was altered: "
+                    "copy the run again"
+                )
         except InputError as error:
             judged.missing = str(error)
     if set(kept) != before:

@@ -198,7 +198,7 @@ def test_why_there_is_no_difference(make):
     other, two, both = (read_run(make(name, answers(1)), None, print) for name in ("another", "second", "last"))
     other.config["data"]["sst"]["dev"]["sha256"] = "other"
     for runs in ((other, two, both), (both, two, other)):
-        assert re.search(r"sentiment \(SST-5\).* judged on other rows", "\n".join(comparison.compare(*runs)))
+        assert re.search(r"sentiment \(SST-5\).* judged on another file", "\n".join(comparison.compare(*runs)))
 
 
 def test_nothing_in_common_is_an_error_of_input(make):
@@ -219,7 +219,8 @@ def test_with_a_dev_file_of_one_row_the_leaderboard_s_interval_is_unknown(make, 
     runs = [read_run(make(folder, answers(wrong)), None, print) for folder, wrong in (("one", 2), ("two", 9))]
     for run_ in runs:
         judged = run_.judged[name]
-        judged.table, judged.outputs = dataclasses.replace(judged.table, examples=judged.table[:1]), judged.outputs[:1]
+        table = dataclasses.replace(judged.table, examples=judged.table[:1])
+        run_.judged[name] = dataclasses.replace(judged, table=table, outputs=judged.outputs[:1])
     row = report_scores.scores(runs)["rows"][0]
     assert row["title"] == "leaderboard score" and [cell["interval"] for cell in row["cells"]] == [None, None]
     assert row["cells"][1]["of_difference"] is None and not row["cells"][1]["marked"]
@@ -239,16 +240,18 @@ def test_a_folder_that_is_named_is_looked_into_first(make, data, tmp_path, capsy
     assert capsys.readouterr().out.count(": 40 rows of ") == 3  # those of then are still where they were
     for path in data.iterdir():
         path.write_text(path.read_text() + "\n")
+    assert comparison.main(["errors", str(made), "--data", str(kept)]) == 0
+    assert "sentiment (SST-5): 40 rows of ids-sst-dev.csv" in capsys.readouterr().out
     for folder, wanted in (
-        (kept, "sentiment (SST-5): 40 rows of ids-sst-dev.csv"),
         (other, "other/ids-sst-dev.csv is not the file that the run was judged on"),
         (tmp_path, f"has changed since the run, nor is ids-sst-dev.csv in {tmp_path}"),
     ):
-        assert comparison.main(["errors", str(made), "--data", str(folder)]) == 0
-        assert wanted in capsys.readouterr().out
+        assert comparison.main(["errors", str(made), "--data", str(folder)]) == 1  # of no task is there anything to say
+        printed = capsys.readouterr()
+        assert printed.out == "" and wanted in printed.err and printed.err.count("\n") == 1
     shutil.rmtree(data)
-    assert comparison.main(["errors", str(made), "--data", str(tmp_path)]) == 0
-    assert f"is not there any more, nor is ids-sst-dev.csv in {tmp_path}" in capsys.readouterr().out
+    assert comparison.main(["errors", str(made), "--data", str(tmp_path)]) == 1
+    assert f"is not there any more, nor is ids-sst-dev.csv in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("main", [report.main, lambda given: comparison.main(["errors", *given])])
@@ -321,9 +324,43 @@ def test_an_ensemble_that_kept_no_answers_has_to_be_made_again(make, capsys):
     made = Run(make("one", answers(3)))
     edit(made.folder / "config.json", ("options", "ensemble"), ["a", "b"])
     made.outputs.unlink()
-    assert comparison.main(["errors", str(made.folder)]) == 0
+    assert comparison.main(["errors", str(made.folder)]) == 1
+    printed = capsys.readouterr()
+    assert "has no answers for sst any more: make the ensemble again" in printed.err and printed.out == ""
+
+
+def test_intervals_that_nobody_knows_are_not_said_to_be_drawn(make, capsys):
+    one, other = (Run(make(name, answers(3))) for name in ("one", "other"))
+    edit(other.folder / "config.json", ("options", "ensemble"), ["a", "b"])
+    other.outputs.unlink()
+    assert comparison.main(["compare", str(one.folder), str(other.folder)]) == 0
     printed = capsys.readouterr().out
-    assert "has no answers for sst any more: make the ensemble again" in printed and "predicts dev again" not in printed
+    assert printed.count("unknown") == 4 and "draws of the dev rows" not in printed
+
+
+def test_outputs_and_scores_that_differ_are_shown_of_no_task(make, capsys):
+    one, other = make("one", answers(3)), make("other", answers(20))
+    edit(one / "scores.json", ("sst", "accuracy"), 0.5)
+    Run(other).write_outputs({**Run(other).read_outputs(), "para": Run(one).read_outputs()["para"]})
+    for folder, name in ((one, "sst"), (other, "para")):
+        assert comparison.main(["errors", str(folder)]) == 0
+        printed = capsys.readouterr().out
+        assert f"say different things of {name}: one was altered: copy the run again" in printed
+        assert printed.count(": 40 rows of ") == 2
+    assert comparison.main(["compare", str(one), str(other)]) == 0
+    assert capsys.readouterr().out.count("unknown") == 3  # these two tasks, and the leaderboard's score
+
+
+def test_no_hardest_rows_are_asked_for(make, capsys):
+    assert comparison.main(["errors", str(make("one", answers(6))), "--most", "0"]) == 0
+    assert "no wrong answer" not in capsys.readouterr().out
+
+
+def test_a_run_of_all_tasks_without_its_curve_is_not_taken_for_separate_runs(make, capsys):
+    made = make("one", answers(3))
+    (made / "metrics.jsonl").unlink()
+    assert comparison.main(["errors", str(made)]) == 1
+    assert f"{made / 'metrics.jsonl'}: can't be read" in capsys.readouterr().err
 
 
 # --- files that somebody edited -------------------------------------------------------------------------------------

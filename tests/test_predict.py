@@ -108,6 +108,11 @@ def test_a_pooler_that_weighs_nothing_says_so(ask, tmp_path, tiny, tiny_tokenize
     assert lines[0].startswith("sentiment") and lines[1].startswith("  no weights: pooler mean of sst weighs no tokens")
 
 
+def test_a_standard_input_that_is_closed_is_said_to_be(ask, monkeypatch):
+    monkeypatch.setattr(io, "TextIOWrapper", lambda *arguments, **more: None)  # what `<&-` makes of sys.stdin
+    assert "standard input is closed: give a TEXT, or a file with --input" in refused(ask)
+
+
 def test_lines_through_a_pipe(ask):
     lines = said(ask, stdin="dull\r\n\n  a good film\n").splitlines()
     assert lines[0] == "dull" and lines[2] == "a good film" and len(lines) == 4
