@@ -43,7 +43,7 @@ def row(name: str | Path) -> dict:
     run.refuse_unfinished()
     scores = check_scores(read_json(path), path)
     check_config(config, folder / "config.json")
-    parts = [folder] if run.metrics.is_file() else [folder / task for task in scores]
+    parts = dict.fromkeys(run.part(task) for task in scores)
     ends = [last_row(part / run.metrics.name) for part in parts]
     seconds = sum(end["train_seconds"] for end in ends)
     tokens = sum(end["train_tokens"] for end in ends)
@@ -100,8 +100,12 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
 def without_places(options: dict) -> dict:
     """A run's options as its config.json has them, without the places of one machine; runs by their names."""
     kept = {name: value for name, value in options.items() if not is_place(name)}
-    if isinstance(kept.get("distill"), list):
-        kept["distill"] = [_below_runs(Path(run)) for run in kept["distill"]]
+    if isinstance(kept.get("model"), str) and Path(kept["model"]).is_absolute():
+        model = Path(kept["model"])
+        kept["model"] = f"runs/{_below_runs(model)}" if "runs" in model.parts[:-1] else model.name
+    for name in ("distill", "ensemble"):
+        if isinstance(kept.get(name), list):
+            kept[name] = [_below_runs(Path(run)) for run in kept[name]]
     return kept
 
 

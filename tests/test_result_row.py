@@ -97,6 +97,24 @@ def test_the_command_makes_the_same_run_again(run):
     assert "--epochs" not in command
 
 
+@pytest.mark.parametrize(
+    "model, named",
+    [
+        ("/home/me/project/runs/words/best", "runs/words/best"),
+        ("/home/me/weights/mine", "mine"),
+        ("runs/words/best", "runs/words/best"),
+        ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2"),
+    ],
+)
+def test_weights_are_named_without_the_places_of_one_machine(run, model, named):
+    config = run.config
+    config["options"]["model"] = model
+    write_json(run.folder / "config.json", config)
+    write_json(run.folder / "scores.json", SCORES)
+    row = result_row.row(run.folder)
+    assert row["options"]["model"] == named and f"--model {named}" in row["command"] and "/home" not in json.dumps(row)
+
+
 def test_an_unfinished_run_has_no_row(run, capsys):
     with pytest.raises(InputError, match="not finished .* --resume"):
         result_row.row(run.folder)
