@@ -90,7 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", type=text_given, metavar="RUN", help="a run, its name in runs/, or its best/")
     parser.add_argument("folder", type=path_given, metavar="FOLDER", help="a new one; its name is the model's")
-    parser.add_argument("--head", metavar="TASK", help="with the pooler that this task's head was trained with")
+    parser.add_argument(
+        "--head", type=text_given, metavar="TASK", help="with the pooler that this task's head was trained with"
+    )
     parser.add_argument(
         "--pooler",
         choices=POOLERS,

@@ -205,21 +205,11 @@ def best_folders(run: str | Path) -> dict[str, Path]:
         candidates = [folder / "best", *(folder / name / "best" for name in TASKS)]
     found = {name: candidate for candidate in candidates for name in _heads(candidate) or () if name in TASKS}
     if not found:
-        refuse_ensemble(folder)
+        Run(folder).refuse_ensemble()
         raise InputError(
             f"{short(folder)}: no model with heads in it (yet): name a run of multitask_classifier.py that has best/"
         )
     return found
-
-
-def refuse_ensemble(folder: Path) -> None:
-    """Raises InputError for the folder of an ensemble, naming its runs: it has no model, or has lost it."""
-    run = Run(folder)
-    if run.members():
-        names = ", ".join(run.members())
-        if run.config["options"].get("soup"):
-            raise InputError(f"{short(folder)} is a soup whose best/ is gone: make it again, or name one of {names}")
-        raise InputError(f"{short(folder)} is an ensemble, without a model of its own: name one of its runs, {names}")
 
 
 def _heads(folder: Path) -> dict | None:

@@ -114,6 +114,8 @@ def _content(root: Path, path: Path, task: Task, run: Path | None) -> bytes:
             raise InputError(
                 f"--{task.name} {shown(root, run)}: this run has no such task; it has {tasks}: name another run"
             ) from error
+        if run:
+            Run(run).refuse_unfinished()
         how = "python multitask_classifier.py --option finetune writes it"
         raise InputError(f"{shown(root, path)} is missing: {how}") from error
     except OSError as error:

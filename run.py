@@ -102,6 +102,14 @@ class Run:
             runs = [short(Path(str(place))) for place in places]
         return [str(run) for run in runs]
 
+    def refuse_ensemble(self) -> None:
+        """Raises InputError for an ensemble, naming its runs, where a model is asked for: it has none, or lost it."""
+        if self.members():
+            names, folder = ", ".join(self.members()), short(self.folder)
+            if self.config["options"].get("soup"):
+                raise InputError(f"{folder} is a soup whose best/ is gone: make it again, or name one of {names}")
+            raise InputError(f"{folder} is an ensemble, without a model of its own: name one of its runs, {names}")
+
     @classmethod
     def open(cls, name: str | Path, root: Path) -> Run:
         """A run that exists, given as its folder, its best/, or its name below `root`/runs.

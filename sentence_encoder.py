@@ -25,7 +25,7 @@ from files import read_json, short, write_json
 from packed import Layout
 from poolers import make_pooler, resolve_options
 from pooling import Pooler
-from run import ROOT
+from run import ROOT, Run
 from sentence_layout import pooler_in_layout, write_sentence_layout
 from tasks import TASKS
 from tokenizer import BertTokenizer
@@ -314,6 +314,7 @@ def best_of(name_or_folder: str | Path | None) -> str | Path | None:
             bests = [part / "best" for part in (folder, *(folder / name for name in TASKS))]
             found = [best for best in bests if (best / weights.SAFETENSORS).is_file()]
             if not found:
+                Run(folder).refuse_ensemble()
                 raise InputError(f"{short(folder)}: a run without a best model (yet): name one that has best/, or wait")
             if found[0] != folder / "best":
                 names = ", ".join(map(short, found))

@@ -376,6 +376,16 @@ def test_a_run_without_the_task_it_is_named_for(root, capsys, data, tasks):
     assert not any("para" in line for line in lines[1:])
 
 
+def test_a_run_named_that_is_not_finished_is_said_to_be(root, capsys):
+    run = write_run(root, "second", ANSWERS)
+    (run / "scores.json").unlink(missing_ok=True)
+    for split in SPLITS:
+        (run / "predictions" / PARA.predictions_file(split)).unlink()
+    lines = refused(root, capsys, "--para", "second")
+    wanted = f"error: {run} is not finished (no scores.json): continue it with --resume {run}"
+    assert lines[0] == wanted and not any("writes it" in line for line in lines)
+
+
 # --- what the course does not allow: zipped only with --force ----------------------------------------------------
 
 

@@ -161,6 +161,8 @@ def test_what_cannot_be_loaded_is_said(folder, tmp_path):
     run.mkdir()
     (run / "config.json").write_text('{"command": "contrastive.py"}')
     refused("run: a run without a best model", run)
+    (run / "config.json").write_text('{"command": "x", "options": {"ensemble": ["one", "two"]}}')
+    refused("run is an ensemble, without a model of its own: name one of its runs, one, two", run)
     encoder = SentenceEncoder.to_train(folder, "cls")
     encoder.save_pretrained(tmp_path / "saved")
     state = state_dicts.read_state(tmp_path / "saved")
