@@ -406,7 +406,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(finished, tmp_path, caps
     (cut / "metrics.jsonl").write_text(json.dumps({**json.loads(lines[0]), "best": None}) + "\n" + lines[1] + "\n")
     for given, wanted in (
         ([tmp_path / "none"], "no run there"),
-        ([unfinished], "is not finished"),
+        ([unfinished], "has lost its scores.json"),
         ([damaged], "empty, no evaluation"),
         ([altered], "no data.para.dev.path in it"),
         ([cut], "best is None"),
