@@ -27,7 +27,7 @@ from errors import InputError
 from files import atomic_write, check_writable, short
 from options import choose_device
 from predictor import Answer, Predictor, best_folders, words_of
-from run import ROOT, Run
+from run import ROOT, Run, is_run
 from tasks import TASKS, Task, parse_tasks
 
 BLOCK = 2048  # rows judged at a time, so that a bar can move
@@ -242,6 +242,14 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
         say(f"{counted(unanswered, 'row')} without text: no answer")
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether a run that was named, its best/ perhaps, still trains or was stopped."""
+    with suppress(InputError):
+        run = Run.open(name, ROOT)
+        return is_run(run.folder) and not (run.folder / "scores.json").is_file()
+    return False
+
+
 def ask_all(args: argparse.Namespace) -> None:
     """Do what was asked. Raises InputError for what can't be used."""
     say = (lambda text: None) if args.quiet else warn
@@ -263,6 +271,8 @@ def ask_all(args: argparse.Namespace) -> None:
         so_far = "" if (run / "scores.json").exists() else ", which is unfinished: its best model so far"
         so_far = so_far or (", which is untrained" if untrained(run) else "")
         say(f"model   {short(run)}, the newest run{so_far}")
+    elif is_unfinished(run):
+        say(f"model   {short(run)}, which is unfinished: its best model so far")
     known = list(best_folders(run))
     pair = len(args.text) == 2 if args.text else None
     wanted = choose_tasks(known, args.tasks, pair)

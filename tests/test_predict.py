@@ -108,6 +108,14 @@ def test_a_pooler_that_weighs_nothing_says_so(ask, tmp_path, tiny, tiny_tokenize
     assert lines[0].startswith("sentiment") and lines[1].startswith("  no weights: pooler mean of sst weighs no tokens")
 
 
+def test_a_run_that_is_named_and_unfinished_is_said_to_be(ask, run):
+    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {}})
+    for named in (str(run), str(run / "best"), "first"):
+        assert "which is unfinished: its best model so far\n" in ask("a film", run=named)[2]
+    write_json(run / "scores.json", {})
+    assert ask("a film")[2] == ""
+
+
 def test_a_standard_input_that_is_closed_is_said_to_be(ask, monkeypatch):
     monkeypatch.setattr(io, "TextIOWrapper", lambda *arguments, **more: None)  # what `<&-` makes of sys.stdin
     assert "standard input is closed: give a TEXT, or a file with --input" in refused(ask)
