@@ -123,7 +123,8 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
             Run(folder).finish()
             write_page(folder, say)
         processes.wait()
-    say(f"\nthe encoder is in {short(folder / 'best')}; {time.monotonic() - began:.0f} s in all")
+    since = "since it went on" if args.resume else "in all"
+    say(f"\nthe encoder is in {short(folder / 'best')}; {time.monotonic() - began:.0f} s {since}")
     return folder
 
 

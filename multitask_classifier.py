@@ -238,7 +238,8 @@ def train(args: argparse.Namespace, processes: Processes = ALONE, say=tell) -> P
         if processes.first:
             write_page(folder, say)
     places = dict.fromkeys(short(place) for place in (folder / "predictions", *(path.parent for path in outputs)))
-    say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s in all")
+    since = "since it went on" if args.resume else "in all"
+    say(f"\npredictions are in {' and '.join(places)}; {time.monotonic() - began:.0f} s {since}")
     return folder
 
 

@@ -35,13 +35,13 @@ def soup(members: list[Member]) -> tuple[MultitaskBERT, BertTokenizer]:
         for what, own, its in (
             ("pretrained weights", _began(first), _began(member)),
             ("tasks", set(model.heads), set(other.heads)),
-            (f"heads{_apart(_heads(other), _heads(model))}", _heads(model), _heads(other)),
+            (f"heads{_apart(_heads(model), _heads(other))}", _heads(model), _heads(other)),
             ("vocabulary", tokenizer.fingerprint(), others_tokenizer.fingerprint()),
         ):
             if own != its:
                 raise InputError(
-                    f"--soup: {member.name} and {first.name} differ in their {what}, so the mean of "
-                    "their weights is no model: name runs that differ in nothing of the kind, or leave --soup out"
+                    f"--soup: {first.name} and {member.name} differ in their {what}, so the mean of "
+                    "their weights can't answer: name runs that agree in that, or leave --soup out"
                 )
         for name, tensor in other.state_dict().items():
             sums[name] += tensor

@@ -1122,6 +1122,7 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_over(command, stopped):
     shutil.rmtree(stopped / "last")
     found = command("--resume", "runs/x")
     assert found.code == 0 and "there is no checkpoint yet: it starts over\n" in found.out
+    assert found.out.endswith(" s since it went on\n")
 
 
 def test_options_of_tasks_may_be_typed_in_another_order(command, stop):

@@ -122,10 +122,10 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
         return refused(capsys, "--ensemble", "one", *others, "--soup")
 
     train("heads", "--pooler", "max", *COSINE)
-    wanted = "--soup: runs/heads and runs/one differ in their heads (pooler of sst: max, mean), so the mean"
+    wanted = "--soup: runs/one and runs/heads differ in their heads (pooler of sst: mean, max), so the mean"
     assert wanted in says("two", "heads")
     train("fewer", "--tasks", "sst,sts", *COSINE)
-    assert "runs/fewer and runs/one differ in their tasks" in says("fewer")
+    assert "runs/one and runs/fewer differ in their tasks" in says("fewer")
     train("order", "--tasks", "sts,sst,para", *COSINE, "--seed", "9")
     names = ["--ensemble", "one", "order", "--soup", "--run", "runs/ordered"]
     assert multitask_classifier.main(names) == 0  # the same tasks, whatever came first
@@ -135,11 +135,11 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
     model.bert.save_pretrained(tmp_path / "other")
     BertTokenizer.from_pretrained(tiny_folder).save_pretrained(tmp_path / "other")
     train("began", *COSINE, "--model", tmp_path / "other")
-    assert "runs/began and runs/one differ in their pretrained weights" in says("began")
+    assert "runs/one and runs/began differ in their pretrained weights" in says("began")
     train("new", *COSINE, "--reinitialize", "1", "--seed", "4")
     train("drawn", *COSINE, "--reinitialize", "1", "--seed", "5")
     message = refused(capsys, "--ensemble", "new", "drawn", "--soup")
-    assert "runs/drawn and runs/new differ in their pretrained weights" in message
+    assert "runs/new and runs/drawn differ in their pretrained weights" in message
     assert "wants two runs or more" in refused(capsys, "--ensemble", "one", "--soup")
     assert "--soup: of which runs: name them, --ensemble RUN RUN" in refused(capsys, "--soup")
     assert not (train.root / "runs" / "refused").exists()
