@@ -13,6 +13,7 @@ import shlex
 import statistics
 import sys
 import warnings
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -131,8 +132,12 @@ def signed(value: float) -> str:
     return f"{value:+.3f}"
 
 
-def results_table(table: Table, rows: list[dict]) -> str:
-    """The paper's numbers, ours and the difference; without a paper, the difference from the row compared with."""
+def results_table(table: Table, rows: list[dict], shown: Iterable[Row] | None = None) -> str:
+    """The paper's numbers, ours and the difference; without a paper, the difference from the row compared with.
+
+    Each line begins with the key that --rows takes. shown: the table's rows to print (default: all); the intervals are
+    those of the whole table.
+    """
     header, times = ["", "option"], any(row.seconds for row in table.rows)
     for column in table.columns:
         if table.of_a_paper:
@@ -144,9 +149,9 @@ def results_table(table: Table, rows: list[dict]) -> str:
     lines, together = [header], {}
     if table.many:
         together = {column: differences_at_once(table, column, rows) for column in table.columns if column.compared}
-    for row in table.rows:
+    for row in table.rows if shown is None else shown:
         base = baseline_of(row, table)
-        line = [row.name, row.option]
+        line = [f"`{row.key}`: {row.name}", row.option]
         for column in table.columns:
             ours = values_of(row, column, rows)
             if table.of_a_paper:
@@ -206,8 +211,10 @@ def differences_at_once(table: Table, column: Column, rows: list[dict]) -> dict[
             continue
         told = [signed(statistics.fmean(each) - statistics.fmean(base)) for each in others.values()]
         if any(len(set(each)) > 1 for each in (base, *others.values())):
-            test = dunnett(*others.values(), control=base, rng=np.random.default_rng(SEED))
-            with warnings.catch_warnings():  # a root that is found to three digits instead of more
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Precision loss occurred")  # seeds of one row that are equal
+                test = dunnett(*others.values(), control=base, rng=np.random.default_rng(SEED))
+                # a root that is found to three digits instead of more
                 warnings.filterwarnings("ignore", "Computation of the confidence interval did not converge")
                 ends = test.confidence_interval(CONFIDENCE)
             told = [f"{said} [{signed(a)}, {signed(b)}]" for said, a, b in zip(told, ends.low, ends.high, strict=True)]
@@ -264,7 +271,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="print the runs with estimated time and disk; train nothing")
-    what.add_argument("--print", action="store_true", help="print the table of the runs there are; train nothing")
+    what.add_argument(
+        "--print",
+        action="store_true",
+        help="print the table of the runs there are, of all seeds, or of --rows and --option alone; train nothing",
+    )
     scale = parser.add_argument_group("scaling down, which the caption says")
     scale.add_argument("--model", type=text_given, help="as multitask_classifier.py's (default: what was set up)")
     scale.add_argument("--data", type=path_given, metavar="DIR", help="folder of the data files (default: data/)")
@@ -273,7 +284,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     scale.add_argument("--fraction", help="of train rows: one number, or para=0.1,sts=0.5, or unsup=0.3 (default: all)")
     part = parser.add_argument_group("making a part")
     part.add_argument("--seeds", default="11711", help="several give a spread: 11711,11712,11713 (default %(default)s)")
-    part.add_argument("--rows", metavar="KEYS", help="keys of rows: mean,attention (default: all)")
+    part.add_argument("--rows", metavar="KEYS", help="keys of rows, which --print shows: mean,attention (default: all)")
     part.add_argument("--option", help="one alone: pretrain or finetune, or untrained, unsup or sup (default: all)")
     part.add_argument("--tasks", help="runs of these tasks alone: sst,sts (default: all)")
     where = parser.add_argument_group("where")
@@ -353,7 +364,11 @@ def reproduce(args: argparse.Namespace, say=tell) -> int:
             f"warning: {short(args.results)}: {there}, none this table's at the scale that the caption says: --results "
             "names another file, --data, --model, --epochs and so on another scale"
         )
-    say(f"\n{results_table(table, found)}\n\n{kind.caption(table, scale, found)}")
+    shown = table.rows
+    if args.print:
+        named = wanted | {table.compared_with}
+        shown = [row for row in table.rows if row.key in named and args.option in (None, row.option)]
+    say(f"\n{results_table(table, found, shown)}\n\n{kind.caption(table, scale, found)}")
     return 1 if failed else 0
 
 

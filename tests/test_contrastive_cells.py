@@ -154,7 +154,7 @@ def test_a_cell_is_trained_judged_and_shown(make, made):
     assert str(made) not in (made / "rows.jsonl").read_text()  # nowhere in a row
     assert "train --mode sup --train DATA/nli/SNLI" in shown and shown.count("\n") == 2
     # Printed, with the ways in which it differs from what is published.
-    line = next(line for line in out.splitlines() if line.startswith("| [CLS], as SimCSE | sup |"))
+    line = next(line for line in out.splitlines() if line.startswith("| `cls`: [CLS], as SimCSE | sup |"))
     assert (
         f"| {dev['STS-B-dev']['spearman']:.3f} (1) |" in line and f"| {dev['Cranfield']['ndcg@10']:.3f} (1) |" in line
     )

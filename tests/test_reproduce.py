@@ -121,6 +121,22 @@ def test_mean_spread_and_difference_by_hand():
     assert new[2:5] == ["0.600", "0.700 (1)", "+0.100"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_rows_named_alone_are_printed_with_the_whole_tables_intervals(make):
+    table = TABLES["recipe"]
+    keys = ("steps", "best", "steps-swap")
+    rows = [make_row(key, seed, 0.5 + 0.01 * seed * place) for place, key in enumerate(keys) for seed in (1, 2)]
+    whole = reproduce.results_table(table, rows, table.rows).splitlines()
+    some = reproduce.results_table(
+        table, rows, [row for row in table.rows if row.key in ("steps", "best")]
+    ).splitlines()
+    assert [line.split(":")[0] for line in some[2:]] == ["| `steps`", "| `best`"]
+    assert len(whole) == 2 + len(table.rows) and set(some) < set(whole) and "[" in some[-1]
+    named = make("--print", "--rows", "best-both", table="recipe")[1]
+    assert re.findall("^. `(.*?)`", named, re.MULTILINE) == ["steps", "best-both"]  # the one compared with, and that
+    assert make("--print", "--option", "pretrain")[1].count("| pretrain |") == 2
+
+
 def test_times_are_compared_within_a_call_and_whole():
     def both(key, call, seed, first, second):
         return [
@@ -252,7 +268,7 @@ def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
         assert not (run / "best").exists()
         assert (run / "predictions" / "sst-dev-output.csv").is_file() and (run / "log.txt").stat().st_size
     values = [row["dev"]["sst"]["accuracy"] for row in rows]
-    line = next(line for line in out.splitlines() if line.startswith("| mean of the tokens | finetune"))
+    line = next(line for line in out.splitlines() if line.startswith("| `mean`: mean of the tokens | finetune"))
     assert f"| {reproduce.spread(values)} |" in line and "| 0.515 |" in line
     assert "encoder tiny" in out and "finetune: 1 epoch (paper: 10), 12 rows a batch (paper: 8)," in out
     # nothing is run again, and printing needs no runs
