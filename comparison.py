@@ -18,14 +18,14 @@ from itertools import combinations
 import numpy as np
 
 from command_line import path_given, text_given
-from console import answer, refuse, tell
+from console import answer, refuse, tell, warn
 from errors import InputError
 from files import short
 from intervals import CONFIDENCE, RESAMPLES
 from report_data import Judged, ReadRun, read_run
 from report_examples import class_name, worst
 from report_scores import against_mean
-from run import ROOT, Run
+from run import ROOT, Run, newest_finished
 
 HARDEST = 10
 NOTHING = 1e-9  # a difference as small as this is float arithmetic's
@@ -106,10 +106,10 @@ def _end(value: float) -> str:
     return f"{value:+.{digits}f}"
 
 
-def errors(run: ReadRun, most: int = HARDEST) -> list[str]:
+def errors(run: ReadRun, most: int = HARDEST, width: int | None = WIDTH) -> list[str]:
     """Lines for each task: a row for each class, then at most `most` of the rows that the run is most wrong about.
 
-    Raises InputError for a run without tasks.
+    width: of a line, for which texts are cut (None: they are whole). Raises InputError for a run without tasks.
     """
     if not run.judged:
         command = f"python report.py {shlex.quote(short(run.folder))}"
@@ -126,7 +126,7 @@ def errors(run: ReadRun, most: int = HARDEST) -> list[str]:
             *_by_class(judged),
             "",
         ]
-        lines += [*_hardest(judged, most), ""]
+        lines += [*_hardest(judged, most, width), ""]
     return lines[:-1]
 
 
@@ -155,7 +155,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "none"
 
 
-def _hardest(judged: Judged, most: int) -> list[str]:
+def _hardest(judged: Judged, most: int, width: int | None) -> list[str]:
     rows = worst(judged, most)
     if not len(rows):
         return [] if len(worst(judged, 1)) else ["  no wrong answer"]
@@ -170,7 +170,7 @@ def _hardest(judged: Judged, most: int) -> list[str]:
             number = f"{judged.probabilities[row, int(label)]:.3f}"
         texts = " | ".join(text for text in (example.sentence, example.second) if text is not None)
         line = f"  {visible(example.id):<26}{example.line:>7}  {class_name(judged, label):<20}{said:<20}{number:>9}  "
-        lines.append(line + shorten(texts, max(WIDTH - len(line), 40)))
+        lines.append(line + shorten(texts, width and max(width - len(line), 40)))
     note = "its share: the probability that the run gave to the label" if judged.probabilities is not None else ""
     return lines + ([f"  ({note})"] if note else [])
 
@@ -180,9 +180,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in JOINERS else ascii(c)[1:-1] for c in text)
 
 
-def shorten(text: str, width: int) -> str:
-    """One line of at most `width` characters, cut between words, or within one that is too long by itself."""
+def shorten(text: str, width: int | None) -> str:
+    """One line of at most `width` characters (None: of all), cut between words, or within one that is too long."""
     text = visible(" ".join(text.split()))
+    if width is None:
+        return text
     found = textwrap.shorten(text, width, placeholder=ELLIPSIS)
     cut_within = found == ELLIPSIS.strip() and len(text) > width
     return text[: width - len(ELLIPSIS)] + ELLIPSIS if cut_within else found
@@ -206,10 +208,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     two.add_argument("--data", **data)
     one = commands.add_parser("errors", help="each class's errors, and the hardest examples")
-    one.add_argument("run", type=text_given, metavar="RUN", help="a run's folder, or its name in runs/")
+    one.add_argument(
+        "run",
+        nargs="?",
+        type=text_given,
+        metavar="RUN",
+        help="a run's folder, or its name in runs/ (default: the newest that is finished)",
+    )
     one.add_argument("--data", **data)
     one.add_argument(
         "--most", type=int, metavar="N", default=HARDEST, help=f"examples of each task (default {HARDEST})"
+    )
+    one.add_argument(
+        "--whole", action="store_true", help=f"print texts whole (default: cut to lines of about {WIDTH} characters)"
     )
     return parser
 
@@ -220,17 +231,20 @@ def main(arguments: list[str] | None = None) -> int:
         if args.command == "compare":
             if len(args.runs) < 2:
                 raise InputError(f"compare {args.runs[0]}: with what: name two runs or more")
-            if len(args.runs) > 2 and len({Run.open(name, ROOT).folder.resolve() for name in args.runs}) < len(
-                args.runs
-            ):
-                raise InputError(f"compare {' '.join(args.runs)}: name each run once")
+            if len({Run.open(name, ROOT).folder.resolve() for name in args.runs}) < len(args.runs):
+                if len(args.runs) > 2:
+                    raise InputError(f"compare {' '.join(args.runs)}: name each run once")
+                warn(f"warning: {' and '.join(args.runs)} are one run, which is compared with itself")
             runs = [read_run(name, args.data, tell) for name in args.runs]
             _refuse_copies(runs[:-1])
             lines = compare(*runs)
         else:
             if args.most < 0:
                 raise InputError(f"--most is {args.most}, wanted a number from 0 up")
-            lines = errors(read_run(args.run, args.data, tell), args.most)
+            run = args.run or newest_finished(ROOT, "predictions")
+            if not args.run:
+                warn(f"run     {short(run)}, the newest that is finished")
+            lines = errors(read_run(run, args.data, tell), args.most, None if args.whole else WIDTH)
         for line in lines:
             answer(line)
     except (InputError, OSError) as error:

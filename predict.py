@@ -27,7 +27,7 @@ from errors import InputError
 from files import atomic_write, check_writable, short
 from options import choose_device
 from predictor import Answer, Predictor, best_folders, words_of
-from run import ROOT, Run, is_run
+from run import ROOT, Run, is_run, newest
 from tasks import TASKS, Task, parse_tasks
 
 BLOCK = 2048  # rows judged at a time, so that a bar can move
@@ -73,23 +73,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 def newest_run(root: Path) -> Path:
     """The run in `root`/runs that was started last and has a model. Raises InputError where there is none."""
-    for config in sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+
+    def answers(run: Path) -> bool:
         try:
-            best_folders(config.parent)
+            return bool(best_folders(run))
         except InputError:
-            continue
-        return config.parent
-    raise InputError(
-        f"no run with a model in {short(root / 'runs')}: train one (python multitask_classifier.py --option finetune), "
-        "or name a folder"
-    )
+            return False
 
-
-def untrained(run: Path) -> bool:
-    """Whether it was made with --epochs 0, as far as its config.json says."""
-    config = Run(run).config
-    options = config.get("options") if isinstance(config, dict) else None
-    return isinstance(options, dict) and options.get("epochs") == 0
+    found = newest(root, answers)
+    if found is None:
+        raise InputError(
+            f"no run with a model in {short(root / 'runs')}: train one (python multitask_classifier.py --option "
+            "finetune), or name a folder"
+        )
+    return found
 
 
 def named(run: str | None, texts: list[str]) -> tuple[str | None, list[str]]:
@@ -242,12 +239,16 @@ def answer_file(args: argparse.Namespace, predictor: Predictor, known: list[str]
         say(f"{counted(unanswered, 'row')} without text: no answer")
 
 
-def is_unfinished(name: str) -> bool:
-    """Whether a run that was named, its best/ perhaps, still trains or was stopped."""
+def remarks(name: str | Path) -> list[str]:
+    """What is to be known of a run, or of its best/: that it still trains or was stopped, or was never trained."""
     with suppress(InputError):
         run = Run.open(name, ROOT)
-        return is_run(run.folder) and not (run.folder / "scores.json").is_file()
-    return False
+        if is_run(run.folder) and not (run.folder / "scores.json").is_file():
+            return ["which is unfinished: its best model so far"]
+        options = run.config["options"] if is_run(run.folder) else None
+        if isinstance(options, dict) and options.get("epochs") == 0:
+            return ["which is untrained"]
+    return []
 
 
 def ask_all(args: argparse.Namespace) -> None:
@@ -267,12 +268,9 @@ def ask_all(args: argparse.Namespace) -> None:
         if args.input and os.path.realpath(args.input) == os.path.realpath(args.output):
             raise InputError(f"--output {args.output} would overwrite the input: choose another")
     run = args.run or newest_run(ROOT)
-    if args.run is None:
-        so_far = "" if (run / "scores.json").exists() else ", which is unfinished: its best model so far"
-        so_far = so_far or (", which is untrained" if untrained(run) else "")
-        say(f"model   {short(run)}, the newest run{so_far}")
-    elif is_unfinished(run):
-        say(f"model   {short(run)}, which is unfinished: its best model so far")
+    known_as = [*([] if args.run else ["the newest run"]), *remarks(run)]
+    if known_as:
+        say(f"model   {', '.join([short(run), *known_as])}")
     known = list(best_folders(run))
     pair = len(args.text) == 2 if args.text else None
     wanted = choose_tasks(known, args.tasks, pair)

@@ -1,6 +1,6 @@
 """A finished run as a page that opens anywhere, or several runs side by side.
 
-    python report.py RUN                  RUN/report.html, as the training command leaves it
+    python report.py [RUN]                RUN/report.html, as the training command leaves it; without RUN the newest's
     python report.py RUN RUN [RUN...]     the first run's comparison.html: differences to it, with intervals
 
 The page is one file: its style and script stand in it, and its Content-Security-Policy (W3C, level 3) forbids fetching
@@ -29,7 +29,7 @@ from files import atomic_write, cannot
 from files import short as short_path
 from report_context import WORST, page
 from report_data import read_run
-from run import ROOT, Run
+from run import ROOT, Run, newest_finished
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 REPORT, COMPARISON = "report.html", "comparison.html"
@@ -122,7 +122,13 @@ def _at_least_none(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make the page of a finished run, or of several side by side.")
-    parser.add_argument("runs", nargs="+", type=text_given, metavar="RUN", help="a run's folder, or its name in runs/")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=text_given,
+        metavar="RUN",
+        help="a run's folder, or its name in runs/ (default: the newest that is finished)",
+    )
     parser.add_argument(
         "--out",
         type=path_given,
@@ -141,7 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     try:
-        out = write_report(args.runs, args.out, data=args.data, worst=args.worst)
+        runs = args.runs or [newest_finished(ROOT)]
+        out = write_report(runs, args.out, data=args.data, worst=args.worst)
     except (InputError, OSError) as error:
         return refuse(error)
     tell(f"{short_path(os.path.abspath(out))}: open it in a browser")

@@ -227,18 +227,31 @@ def is_run(folder: Path) -> bool:
     return isinstance(config, dict) and {"command", "options"} <= config.keys()
 
 
+def newest(root: Path, fits: Callable[[Path], bool]) -> Path | None:
+    """The folder in `root`/runs whose run was started last, of those that fit; None: there is none."""
+    configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((config.parent for config in configs if fits(config.parent)), None)
+
+
+def newest_finished(root: Path, holds: str = "scores.json") -> Path:
+    """The newest run in `root`/runs that is finished and holds this file or folder. Raises InputError without one."""
+    found = newest(root, lambda run: is_run(run) and all((run / name).exists() for name in ("scores.json", holds)))
+    if found is None:
+        raise InputError(f"no finished run in {short(root / 'runs')}: name a run's folder")
+    return found
+
+
 def predicted(root: Path, contents: dict[str, bytes], how_many: Callable[[Iterable[bool]], bool] = all) -> Path | None:
     """The newest run in `root`/runs that predicted all, or `any`, of these files, byte for byte; None: there is none.
 
     contents: prediction file's name -> bytes.
     """
-    configs = sorted((root / "runs").glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for config in configs:
-        folder = config.parent / "predictions"
-        files = [(folder / name, content) for name, content in contents.items()]
-        if how_many(file.is_file() and file.read_bytes() == content for file, content in files):
-            return config.parent
-    return None
+
+    def fits(run: Path) -> bool:
+        files = [(run / "predictions" / name, content) for name, content in contents.items()]
+        return how_many(file.is_file() and file.read_bytes() == content for file, content in files)
+
+    return newest(root, fits)
 
 
 def new_name(option: str) -> str:

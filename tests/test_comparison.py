@@ -5,6 +5,7 @@ Intervals: Efron and Tibshirani 1993; intervals.py has tests of its own.
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -139,7 +140,8 @@ def test_runs_on_other_rows_are_not_compared(make, data, tmp_path, capsys):
 
 
 def test_errors_by_class_and_the_hardest_rows(make, capsys):
-    assert comparison.main(["errors", str(make("one", answers(6))), "--most", "2"]) == 0
+    folder = make("one", answers(6))
+    assert comparison.main(["errors", str(folder), "--most", "2"]) == 0
     printed = capsys.readouterr().out
     # Rows 0 to 5 are wrong: labels 0, 1, 2, 3, 4, 0, each taken for the class two further.
     assert re.search(r"0 negative +8 +75% +7 +86% +2 neutral \(2\)", printed)
@@ -151,6 +153,33 @@ def test_errors_by_class_and_the_hardest_rows(make, capsys):
     assert re.findall(r"^  (t\d+) ", section, re.M) == ["t0", "t1"]
 
 
+def test_texts_are_cut_to_the_line_or_whole(make, data, capsys):
+    path, long = data / SST.files["dev"], " ".join(["longer"] * 40)
+    path.write_text(path.read_text().replace("number 1\t", f"{long}\t"))
+    folder = str(make("one", answers(6)))
+    for options, whole in (((), False), (("--whole",), True)):
+        assert comparison.main(["errors", folder, *options]) == 0
+        printed = capsys.readouterr().out
+        assert (long in printed) == whole and "longer longer" in printed
+        assert whole or max(map(len, printed.splitlines())) < comparison.WIDTH + 10
+
+
+def test_the_newest_finished_run_is_taken_where_none_is_named(make, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparison, "ROOT", tmp_path)
+    assert comparison.main(["errors"]) == 1
+    assert "error: no finished run in " in capsys.readouterr().err
+    for age, name in enumerate(("without-tasks", "unfinished", "last", "first")):
+        made = make(f"runs/{name}", answers(6))
+        os.utime(made / "config.json", (2e9 - age, 2e9 - age))
+        if name == "unfinished":
+            (made / "scores.json").unlink()
+        if name != "without-tasks":
+            made.joinpath("predictions").mkdir()
+    assert comparison.main(["errors"]) == 0
+    out, err = capsys.readouterr()
+    assert err.endswith("last, the newest that is finished\n") and out.startswith("sentiment (SST-5): 40 rows")
+
+
 def test_a_run_without_errors_says_so(make, capsys):
     assert comparison.main(["errors", str(make("one", answers(0)))]) == 0
     printed = capsys.readouterr().out
@@ -159,7 +188,8 @@ def test_a_run_without_errors_says_so(make, capsys):
 
 def test_the_command_and_its_errors(make):
     folder = make("one", answers(3))
-    assert run("compare", folder, folder).returncode == 0
+    itself = run("compare", folder, folder)
+    assert itself.returncode == 0 and itself.stderr.endswith("are one run, which is compared with itself\n")
     assert run("errors", folder, "--most", "1").stdout.startswith("sentiment (SST-5): 40 rows of ids-sst-dev.csv")
     for arguments, message in (
         (("compare", folder, "nope"), "error: nope: no run there"),

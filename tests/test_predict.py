@@ -235,6 +235,7 @@ def test_the_newest_run_is_asked_where_none_is_named(ask, run, tiny, tiny_tokeni
     code, out, err = ask("--tasks", "sst", stdin="a cat\n", run=None)
     assert code == 0 and err == newest + "\n" and len(out.splitlines()) == 2
     (run / "scores.json").unlink()
+    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {}})
     assert ask(stdin="a cat\n", run=None)[2] == newest + ", which is unfinished: its best model so far\n"
     for path in run.glob("best/*"):
         path.unlink()
@@ -245,6 +246,7 @@ def test_an_untrained_model_is_said_to_be_one(ask, run):
     write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"epochs": 0}})
     write_json(run / "scores.json", {})
     assert "the newest run, which is untrained\n" in ask("a good film", run=None)[2]
+    assert ask("a good film")[2].endswith(", which is untrained\n")
     write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"epochs": 1}})
     assert "the newest run\n" in ask("a good film", run=None)[2]
 

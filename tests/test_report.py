@@ -392,6 +392,14 @@ def test_what_a_page_needs_is_imported_for_a_page_alone():
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_the_newest_finished_run_is_taken_where_none_is_named(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    assert report.main([]) == 1
+    assert "error: no finished run in " in capsys.readouterr().err
+    run = shutil.copytree(finished[1], tmp_path / "runs" / "only", ignore=shutil.ignore_patterns(report.REPORT))
+    assert report.main([]) == 0 and (run / report.REPORT).is_file()
+
+
 def test_what_is_no_finished_run_is_refused_in_one_line(finished, tmp_path, capsys):
     unfinished = shutil.copytree(finished[1], tmp_path / "unfinished")
     (unfinished / "scores.json").unlink()
