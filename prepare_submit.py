@@ -220,6 +220,21 @@ def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
                 yield path
 
 
+def remark_on_training(submission: Submission, run: Path) -> None:
+    """Notes a run, or an ensemble's member, that was not trained, or on a part of its rows: easily forgotten."""
+    for part in _parts(run):
+        if not (part / "config.json").is_file():
+            continue
+        name, options = shown(submission.root, part), read_json(part / "config.json").get("options")
+        if isinstance(options, dict) and options.get("epochs") == 0:
+            submission.remarks.append(f"{name} is untrained (--epochs 0)")
+        for task, splits in _recorded(part, "data", kind=dict).items():
+            train = splits.get("train") if isinstance(splits, dict) else None
+            rows, of = (train.get("rows"), train.get("of")) if isinstance(train, dict) else (None, None)
+            if isinstance(rows, int) and isinstance(of, int) and rows < of:
+                submission.remarks.append(f"{name} was trained on {rows:,} of {of:,} rows of {task} (--fraction)")
+
+
 def check_code(submission: Submission, paths: list[Path]) -> None:
     """Notes as an objection each import that the course does not allow, and all that its setup doesn't bring."""
     others: dict[str, list[str]] = {}  # package -> files that import it
@@ -283,6 +298,7 @@ def examine(root: Path, chosen: dict[str, Path], folder: Path | None) -> Submiss
                 submission.attempt(check_predictions, submission, task, split, folder)
     for run in dict.fromkeys(run for run in submission.runs.values() if run):
         submission.attempt(check_rules, submission, run, folder)
+        submission.attempt(remark_on_training, submission, run)
     unknown = [name for name, run in submission.runs.items() if run is None]
     if unknown and not submission.errors:
         which = ", ".join(unknown)
@@ -365,7 +381,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
             help=f"take {task.title} from this run (default: what predictions/ holds)",
         )
     parser.add_argument("--data", type=path_given, help="folder of the data files (default: those that the runs used)")
-    parser.add_argument("--force", action="store_true", help="zip also what the course may not allow")
+    parser.add_argument(
+        "--force", action="store_true", help="zip also what the course may not allow; never what is missing or wrong"
+    )
     args = parser.parse_args(arguments)
     chosen = {task.name: getattr(args, task.name) for task in SUBMITTED if getattr(args, task.name)}
     try:

@@ -450,6 +450,24 @@ def test_an_ensemble_s_run_that_is_gone_is_no_data_file(root, capsys):
     zipped_only_with_force(root, capsys, message)
 
 
+@pytest.mark.parametrize("member", [False, True])
+def test_a_run_on_a_part_of_its_rows_or_without_training_is_remarked_on(root, capsys, member):
+    run = write_run(root, "part", ANSWERS) if member else root / "runs" / "first"
+    config = read_json(run / "config.json") | {"options": {"epochs": 0}}
+    config["data"]["sst"]["train"] |= {"rows": 2136, "of": 8544}
+    write_json(run / "config.json", config)
+    if member:
+        shutil.rmtree(run / "predictions")
+        path = root / "runs" / "first" / "config.json"
+        write_json(path, read_json(path) | {"members": [str(run)]})
+    assert prepare_submit.main([], root) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if f"runs/{run.name} " in line and "note" in line]
+    assert notes == [
+        f"note: runs/{run.name} is untrained (--epochs 0)",
+        f"note: runs/{run.name} was trained on 2,136 of 8,544 rows of sst (--fraction)",
+    ]
+
+
 def test_predictions_of_no_known_run(root, capsys):
     (root / "runs" / "first" / "predictions" / "para-test-output.csv").unlink()
     zipped_only_with_force(root, capsys, "no run in runs/ predicted both files of para, so the weights and data used")
