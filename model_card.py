@@ -23,6 +23,7 @@ LIMITS = (
     "Scores are on the development rows that also chose the epoch, so they are a little too good.",
     "A cosine here is no probability: where it decides something, choose a threshold on data of your own.",
 )
+UNFINISHED = "Its run was not finished when it was exported: it is the best model until then."
 SAMPLE = "It was trained on an invented sample, to show that the program works: don't use it for anything."
 
 
@@ -45,6 +46,7 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     on_sample: bool = False
     soup: tuple[str, ...] = ()
+    finished: bool = True
 
     @property
     def licence(self) -> str | None:
@@ -52,7 +54,12 @@ class Facts:
 
 
 def facts_of(run: Path) -> Facts:
-    """From config.json and scores.json of a run of either training command; what is not there is left out."""
+    """From config.json and scores.json of a run of either training command; what is not there is left out.
+
+    run: its folder, or a task's in one of --schedule separate, whose files and scores are then those of this task.
+    """
+    tasks = (run.name,) if run.name in TASKS and not (run / "config.json").is_file() else ()
+    run = run.parent if tasks else run
     config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
     if not isinstance(config, dict) or "command" not in config:
         return Facts()
@@ -64,7 +71,7 @@ def facts_of(run: Path) -> Facts:
     options = {name: value for name, value in (config.get("options") or {}).items() if value not in (None, False, {})}
     if isinstance(options.get("distill"), list):
         options["distill"] = " and ".join(without_places(options)["distill"])
-    files = tuple(_files(config.get("data") or {}))
+    files = tuple(_files(_of(config.get("data") or {}, tasks)))
     soup = options.get("ensemble") if options.pop("soup", False) else None
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
@@ -75,11 +82,17 @@ def facts_of(run: Path) -> Facts:
         command=config["command"],
         options={name: value for name, value in options.items() if isinstance(value, str | int | float | bool)},
         files=tuple((what, Path(path).name, rows, digest) for what, path, rows, digest in files),
-        scores=tuple(_scores(scores if isinstance(scores, dict) else {})),
+        scores=tuple(_scores(_of(scores if isinstance(scores, dict) else {}, tasks))),
         versions=dict(config.get("versions") or {}),
         soup=tuple(map(str, soup)) if isinstance(soup, list) else (),
+        finished=(run / "scores.json").is_file(),
         on_sample=any(Path(path).parent.parts[-2:] == ("data", "sample") for _, path, _, _ in files),
     )
+
+
+def _of(found: dict, tasks: tuple[str, ...]) -> dict:
+    """What is said of these tasks; of none all."""
+    return {task: found[task] for task in tasks if task in found} if tasks else found
 
 
 def _files(data: dict) -> Iterator[tuple[str, str, int, str]]:
@@ -115,7 +128,8 @@ def model_card(name: str, facts: Facts, pooler: str, dimension: int, max_length:
     parts += ["## Use\n", _use(pooler, expressible, max_length)]
     parts += ["## Training\n", _training(facts)]
     parts += ["## Scores\n", _score_table(facts)]
-    parts += ["## Limits\n", "".join(f"- {line}\n" for line in ([SAMPLE] if facts.on_sample else []) + [*LIMITS])]
+    limits = [*([SAMPLE] if facts.on_sample else []), *([] if facts.finished else [UNFINISHED]), *LIMITS]
+    parts += ["## Limits\n", "".join(f"- {line}\n" for line in limits)]
     parts += ["## Licence\n", _licence(facts)]
     return "\n".join(parts)
 

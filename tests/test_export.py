@@ -131,6 +131,10 @@ def test_the_card_says_what_the_run_s_files_say(tmp_path, tiny, tiny_tokenizer):
     assert "option finetune, epochs 3, lr 5e-05. With torch 2.13.0." in text
     assert "trained on an invented sample" in text and "/somewhere" not in card  # no path of one machine
     assert "are under apache-2.0, and so are these" in text and "read up to 24 tokens" in text
+    assert "not finished" not in text
+    (tmp_path / "run" / "scores.json").unlink()
+    export.export(str(tmp_path / "run"), tmp_path / "early")
+    assert "- Its run was not finished" in (tmp_path / "early" / "README.md").read_text()
 
 
 def test_the_card_of_a_contrastive_run(tmp_path):
@@ -199,12 +203,17 @@ def test_a_run_with_a_model_for_each_task_names_those_that_export(tmp_path, tiny
         torch.manual_seed(0)
         MultitaskBERT(ModelConfig.for_tasks((name,)), tiny()).save_pretrained(place)
         tiny_tokenizer.save_pretrained(place)
-    write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"schedule": "separate"}})
+    data = {name: {"train": {"path": f"{name}.csv", "rows": 3, "sha256": "ab"}} for name in ("sst", "sts")}
+    config = {"command": "multitask_classifier.py", "options": {"schedule": "separate"}, "data": data}
+    write_json(run / "config.json", config)
+    write_json(run / "scores.json", {"sst": {"accuracy": 0.25}, "sts": {"pearson": 0.75}})
     assert export.main([str(run), str(tmp_path / "mine")]) == 1
     said = f"error: {run}: a run with a model for each task: name one of {places[0]}, {places[1]}\n"
     assert capsys.readouterr().err == said
-    for place in places:
+    for place, score, other in zip(places, ("0.250", "0.750"), ("sts", "sst"), strict=True):
         assert export.main([str(place), str(tmp_path / place.parent.name)]) == 0
+        card = (tmp_path / place.parent.name / "README.md").read_text()
+        assert "schedule separate" in card and score in card and f"{other}.csv" not in card
 
 
 def test_a_pair_read_as_one_sequence_has_no_vector_for_a_text(tmp_path, tiny, tiny_tokenizer):
