@@ -4,7 +4,7 @@ Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers" (arX
 Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762). Parameter names are those of Hugging Face's
 checkpoints, so that any BERT encoder loads.
 
-Shapes, here and everywhere in this repository:
+Shapes, here and wherever a file has no letters of its own:
     B sentences   T tokens of the longest sentence   H hidden size   N attention heads   D = H / N head size   L layers
     R real tokens of a whole batch (padding left out; see packed.py)
 """
@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import as_written
 import state_dicts
 import weights
 from errors import InputError, quoted
@@ -173,7 +174,7 @@ class BertSelfAttention(nn.Module):
         key, value = self.key(hidden_states), self.value(hidden_states)
         if isinstance(attention_mask, Layout):
             heads, p, first_only = self.num_attention_heads, self.dropout_prob, firsts is not None
-            return packed_attention(query, key, value, attention_mask, heads, p, self.training, first_only)
+            return packed_attention(query, key, value, attention_mask, heads, p, self.training, first_only)  # likewise
         query, key, value = self.split_heads(query), self.split_heads(key), self.split_heads(value)  # (B, N, T, D)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, N, T, T): row = who asks
         probs = torch.softmax(scores + attention_mask, dim=-1)  # padding keys get weight 0
@@ -245,24 +246,23 @@ class BertLayer(nn.Module):
         self.attention = BertAttention(config)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
-        self.probabilities = (config.attention_probs_dropout_prob, config.hidden_dropout_prob)
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Layout, first_only: bool = False
     ) -> torch.Tensor:
         """(B, T, H) with the additive mask (B, 1, 1, T) -> (B, T, H); or packed: (R, H) with a Layout -> (R, H).
 
-        first_only, of the packed form: -> (B, H), each sentence's first token, in the order of the batch. Of the linear
-        maps only those for keys and values then run over all rows.
+        first_only, of the packed form alone: -> (B, H), each sentence's first token, in the order of the batch. Of the
+        linear maps only those for keys and values then run over all rows.
         """
-        if runs_by_hand(hidden_states, attention_mask, self.intermediate.activation_name, *self.probabilities):
-            return layer_by_hand(self, hidden_states, attention_mask, first_only)  # the lines below, faster
+        if runs_by_hand(self, hidden_states, attention_mask):
+            return layer_by_hand(self, hidden_states, attention_mask, first_only)  # the same, faster: see as_written.py
         attended = self.attention(hidden_states, attention_mask, first_only)
         return self.output(self.intermediate(attended), attended)
 
 
 class BertEncoder(nn.Module):
-    """The stack of L layers."""
+    """The stack of L layers, which BertModel.encode goes through."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -304,7 +304,7 @@ class BertModel(nn.Module):
     def reinitialize(self, layers: int) -> None:
         """Give the last `layers` layers weights as before any training (Zhang et al. 2021, arXiv 2006.05987).
 
-        Raises InputError where there are fewer.
+        The paper's does the same to the pooler, which stays as it is here. Raises InputError where there are fewer.
         """
         if layers > len(self.encoder.layer):
             raise InputError(f"--reinitialize {layers}: the model has {len(self.encoder.layer)} layers: give fewer")
@@ -312,7 +312,7 @@ class BertModel(nn.Module):
             layer.load_state_dict(BertLayer(self.config).apply(self._initialize).state_dict())
 
     def _initialize(self, module: nn.Module) -> None:
-        """BERT's own initialization: N(0, 0.02) weights, zero biases, LayerNorm at identity."""
+        """Hugging Face's: weights from N(0, initializer_range), in BERT's own code truncated; the rest 0, norms 1."""
         if isinstance(module, nn.Linear | nn.Embedding):
             module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
@@ -332,7 +332,8 @@ class BertModel(nn.Module):
         input_ids, attention_mask (1 real, 0 padding), token_type_ids (segment; all 0 if absent): (B, T) integers.
         Returns last_hidden_state (B, T, H), zeros at padding; pooler_output (B, H); and, asked for, hidden_states:
         L + 1 tensors (B, T, H), the embedding output first.
-        Raises ValueError for more tokens than positions, for an id outside the vocabulary, for shapes that do not fit.
+        Raises ValueError for more tokens than positions, for an id outside the vocabulary (on a CPU), for a sentence
+        without a real token, for shapes that do not fit.
         """
         if input_ids.dim() != 2:
             raise ValueError(f"input_ids must be (B, T), got {tuple(input_ids.shape)}")
@@ -361,7 +362,8 @@ class BertModel(nn.Module):
         Raises what `forward` raises.
         """
         self._check(input_ids, layout, token_type_ids)
-        if SWITCHES.packing:
+        packing = SWITCHES.packing and as_written.packing(self.config.hidden_act)
+        if packing:
             positions, mask = layout.positions, layout
             input_ids = layout.pack(input_ids)  # (B, T) -> (R,)
             token_type_ids = None if token_type_ids is None else layout.pack(token_type_ids)
@@ -370,10 +372,10 @@ class BertModel(nn.Module):
             mask = additive_mask(layout.real(), self.embeddings.LayerNorm.weight.dtype)
         states = [self.embeddings(input_ids, positions, token_type_ids)]  # (R, H), or (B, T, H) with packing off
         for layer in self.encoder.layer:
-            cut = first_only and SWITCHES.packing and SWITCHES.first_only and layer is self.encoder.layer[-1]
+            cut = first_only and packing and SWITCHES.first_only and layer is self.encoder.layer[-1]
             hidden = layer(states[-1], mask, cut)
             states = [*states, hidden][0 if keep is None else -keep :]
-        if not SWITCHES.packing:
+        if not packing:
             states = [layout.pack(state) for state in states]
         if first_only and not cut:
             states[-1] = states[-1].index_select(0, layout.first)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+import as_written
 from packed import SWITCHES, Layout, attention_backward, attention_forward, draw_bits, is_cheap, kept
 
 # Numbers that numpy and torch share.
@@ -20,11 +21,13 @@ NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
-def runs_by_hand(hidden: torch.Tensor, mask: torch.Tensor | Layout, activation: str, *probabilities: float) -> bool:
-    """Whether `layer_by_hand` can do what is asked, and is worth it: packed rows, a CPU, gradients, a GELU.
+def runs_by_hand(layer, hidden: torch.Tensor, mask: torch.Tensor | Layout) -> bool:
+    """Whether `layer_by_hand` does what a BertLayer does, and is worth it: packed rows, a CPU, gradients, a GELU.
 
     Elsewhere autograd serves: without gradients there is nothing to gain, on a GPU autocast must see every operation.
     """
+    activation, attention = layer.intermediate.activation_name, layer.attention
+    probabilities = (attention.self.dropout_prob, attention.output.dropout_prob, layer.output.dropout_prob)
     return (
         SWITCHES.by_hand
         and isinstance(mask, Layout)
@@ -33,6 +36,8 @@ def runs_by_hand(hidden: torch.Tensor, mask: torch.Tensor | Layout, activation: 
         and not torch.is_autocast_enabled("cpu")
         and activation in GELUS
         and all(p == 0 or is_cheap(hidden, p) for p in probabilities)
+        and as_written.is_plain(layer)
+        and as_written.by_hand(activation)
     )
 
 

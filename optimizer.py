@@ -1,13 +1,15 @@
 """AdamW written out, the one the course defines: Adam with decoupled weight decay, applied after the step.
 
 Adam: Kingma & Ba 2015 (arXiv 1412.6980), in the efficient order given at the end of its section 2.
-Decoupled decay: Loshchilov & Hutter 2019 (arXiv 1711.05101).
+Decoupled decay: Loshchilov & Hutter 2019 (arXiv 1711.05101), times lr, which there it is not.
 """
 
 import math
 
 import torch
 from torch.optim import Optimizer
+
+import as_written
 
 # How many elements go through the whole formula before the next ones are touched. The formula is seven passes over four
 # tensors and a scratch; in blocks of this size all five (10 MB in float32) stay in the last-level cache, so main memory
@@ -31,8 +33,12 @@ def adamw_step(p, grad, m, v, *, t, lr, betas, eps, weight_decay, correct_bias, 
         p = p - alpha m / (sqrt(v) + eps)
         p = p - lr weight_decay p
 
-    eps stands outside the bias correction (torch.optim.AdamW has it inside) and the decay acts on the p that has
-    already moved (there, on the p before). `out`, of the same shape, takes the denominator, otherwise allocated.
+    eps is added before the bias correction, so that beside the corrected root it counts as eps / sqrt(1 - beta2^t);
+    torch.optim.AdamW adds eps itself there. The decay acts on the p that has already moved; in the paper and in torch
+    on the p before. `out`, of the same shape, takes the denominator, otherwise allocated.
+
+    To change the formula, change this: `adamw_step_lists` repeats it for many tensors at once, and no longer serves
+    where its numbers are others (as_written.py says so).
     """
     beta1, beta2 = betas
     m.lerp_(grad, 1 - beta1)
@@ -104,7 +110,7 @@ class AdamW(Optimizer):
 
     params: parameters, or dicts {"params": ..., option: value} that override the options for a group of them.
     lr >= 0; betas, two numbers in [0, 1), the decay of the running means; eps >= 0, added to sqrt(v);
-    weight_decay >= 0, the share of lr by which a parameter shrinks each step (0: the course's default);
+    weight_decay >= 0: each step takes lr * weight_decay * p off every parameter p (0: the course's default);
     correct_bias, whether the rate makes up for running means that start from zero.
     fast=False calls `adamw_step` on one whole tensor after the other, to compare with: slower, same numbers.
 
@@ -140,10 +146,11 @@ class AdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        fast = self.fast and as_written.adamw_lists()
         for group in self.param_groups:
             formula = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "correct_bias")}
             for (device, _, t), members in self._same_step(group["params"]).items():
-                if not self.fast:
+                if not fast:
                     for tensors in members:
                         adamw_step(*tensors, t=t, **formula)
                 elif device.type == "cpu":

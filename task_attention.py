@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import as_written
 from errors import InputError
 from packed import Layout, add_dropout, dropout, packed_attention
 
@@ -94,7 +95,7 @@ class AttentionLayer(nn.Module):
         query (B, Tq, H), key and value (B, T, H), real (B, T) bool -> (B, Tq, H).
         """
         query, key, value = (self.split_heads(x) for x in (query, key, value))
-        if not self.training or self.attention_dropout_prob == 0.0:
+        if (not self.training or self.attention_dropout_prob == 0.0) and as_written.task_attention():
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=real[:, None, None, :])
         else:
             probs = self.probabilities(query, key, real)
@@ -124,10 +125,12 @@ class SelfAttentionLayer(AttentionLayer):
     """A sentence's tokens attend to the sentence: four H x H maps (query, key, value, output)."""
 
     def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
-        if not first_only:
+        if not first_only and as_written.task_attention():
             return packed_attention(query, key, value, layout, self.heads, self.attention_dropout_prob, self.training)
-        real = layout.real()
-        return self.weigh(query[:, None], layout.unpack(key), layout.unpack(value), real)[:, 0]
+        key, value, real = layout.unpack(key), layout.unpack(value), layout.real()
+        if first_only:
+            return self.weigh(query[:, None], key, value, real)[:, 0]
+        return layout.pack(self.weigh(layout.unpack(query), key, value, real))
 
 
 class CrossAttentionLayer(AttentionLayer):
