@@ -1,8 +1,8 @@
 """The contrastive loss: of all sentences in a batch, which one goes with mine?
 
 InfoNCE over cosines with in-batch negatives, as Gao, Yao and Chen 2021 (SimCSE, arXiv 2104.08821, equations 1 and 5)
-have it; the weight of a hard negative is added to its own row's logit, as their code and Oh et al. 2022 (arXiv
-2209.05972) do.
+have it, but that a sentence is no negative of itself, which is ours; the weight of a hard negative is added to its own
+row's logit, as their code and Oh et al. 2022 (arXiv 2209.05972) do.
 
 Letters: n rows of a batch, V views a row (anchor, positive, and with triples a hard negative), H hidden.
 """

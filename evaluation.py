@@ -148,10 +148,10 @@ class Predictions:
 def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """From a head's outputs to what is judged.
 
-    The likeliest class, or the median one where the loss is one of ordinal.THRESHOLDS; 1.0 where the probability is at
-    least one half, else 0.0; or the score itself.
+    The likeliest class, or the median one where the loss is one of ordinal.THRESHOLD_LOSSES; 1.0 where the probability
+    is at least one half, else 0.0; or the score itself.
     """
-    if task.loss in ordinal.THRESHOLDS:
+    if task.loss in ordinal.THRESHOLD_LOSSES:
         return ordinal.decide(task.loss, torch.from_numpy(outputs)).numpy()
     if task.label_kind == "class":
         return outputs.argmax(axis=-1)
@@ -164,12 +164,12 @@ def probabilities(task: Task, outputs: np.ndarray) -> np.ndarray | None:
     """From a head's outputs to the probability of each class, (n, C) float64 rows that sum to 1; None for a score.
 
     task: with the loss that the head was trained with. Of a task whose label is 0 or 1 the columns are those two. With
-    the losses of ordinal.THRESHOLDS the decided class is the median, which need not be the one that is most probable.
+    ordinal.THRESHOLD_LOSSES the decided class is the median, which need not be the one that is most probable.
     """
     if task.label_kind == "score":
         return None
     logits = torch.from_numpy(np.asarray(outputs, dtype=np.float64))
-    if task.loss in ordinal.THRESHOLDS:
+    if task.loss in ordinal.THRESHOLD_LOSSES:
         return ordinal.probabilities(task.loss, logits).numpy()
     if task.label_kind == "binary":
         logits = torch.stack([torch.zeros_like(logits), logits], dim=1)  # (n,) -> (n, 2)

@@ -1,9 +1,10 @@
 """The gradient of one batch: at once, in micro-batches where memory is short, or shared by several processes.
 
-Every way gives the same gradient. A loss that is a mean over examples is accumulated part by part; one over the whole
-batch (a correlation, a contrast) through cached outputs, after Gao et al. 2021, "Scaling Deep Contrastive Learning
-Batch Size under Memory Limited Setup" (arXiv 2101.06983): forward without a graph, the loss's gradient at all outputs
-together, then forward again part by part with the same dropout, and backward from there.
+Every way gives the same gradient, up to which dropout masks are drawn. A loss that is a mean over examples is
+accumulated part by part; one over the whole batch (a correlation, a contrast) through cached outputs, as GradCache does
+(Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv 2101.06983): forward
+without a graph, the loss's gradient at all outputs together, then forward again part by part with the same dropout as
+the first time, and backward from there.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Gradients:
         """
         if not parts:
             return self.processes.add(torch.zeros((), device=self.device))
-        if parts[0].loss_is_mean:
+        if self.is_mean(parts[0]):
             return self.processes.add(self._mean(parts, sum(counts)))
         if len(parts) == 1:
             part = parts[0]
@@ -49,6 +50,10 @@ class Gradients:
         else:
             loss = self._cached(parts, counts)
         return loss.detach() if all(counts) else self.processes.add(loss.detach())
+
+    def is_mean(self, part: Batch) -> bool:
+        """Whether the loss is a mean over rows, so that it can be accumulated part by part."""
+        return part.loss_is_mean
 
     def loss(self, part: Batch, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar, of outputs (n, ...) and labels (n,): the part's, or of the batch that it is part of."""

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from errors import InputError, quoted
-from ordinal import THRESHOLDS, CoralOutput, class_scores
+from ordinal import THRESHOLD_LOSSES, CoralOutput, class_scores
 from packed import Layout, dropout
 from poolers import POOLERS, make_pooler
 from task_attention import ATTENTION_LAYERS
@@ -29,8 +29,9 @@ class HeadConfig:
     """What a head is made of.
 
     attention_layers: how many of the poster's layers. attention_init: default or uniform. pooler: a name of
-    poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map. pair_score: dot is
-    the poster's logit <W a, W b>; calibrated adds a learned offset, see TaskHead.calibrate; cosine is a learned
+    poolers.POOLERS. dropout_prob: in the attention layers' add & norm, and before the output map (attention weights
+    have AttentionLayer's). pair_score: dot is the poster's logit <W a, W b>; calibrated adds a learned offset where the
+    label is yes or no, see TaskHead.calibrate, and is dot elsewhere; cosine is a learned
     multiple of cos(a, b), so that training begins with what the encoder knows, and a linear map of |a - b| and a * b.
     joint: a pair comes as one sequence, to which self-attention and a linear map are applied as to a single sentence.
     both: as two sentences and as one sequence, which the map is given, too. loss: what it is trained to
@@ -123,7 +124,7 @@ class TaskHead(nn.Module):
         layout: Layout | None,
         features: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Packed hidden states (R, H) of S sentences -> outputs of n = S rows, or of n = S / 2 separate pairs.
+        """Packed hidden states (R, H) of S sentences -> outputs of n rows: S, of separate pairs S / 2, of both S / 3.
 
         They are class logits (n, C), or one score a row (n,). A pair's score is <W a, W b>, or for pair_score cosine
         c cos(a, b) + W [|a - b|; a * b]; with an output_size, W is given [a; b; |a - b|], the classifier of Reimers and
@@ -154,7 +155,7 @@ class TaskHead(nn.Module):
 
     def class_logits(self, outputs: torch.Tensor) -> torch.Tensor:
         """A class head's outputs as (n, C), the largest of which is the predicted class, whatever the loss."""
-        return class_scores(self.task.loss, outputs) if self.task.loss in THRESHOLDS else outputs
+        return class_scores(self.task.loss, outputs) if self.task.loss in THRESHOLD_LOSSES else outputs
 
     @torch.no_grad()
     def calibrate(

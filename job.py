@@ -127,6 +127,11 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
         raise InputError(
             f"--attention_init {args.attention_init}: none of these tasks has an attention layer: leave it out"
         )
+    drops = args.option != "pretrain" or args.frozen_dropout or args.hidden_dropout_prob or any(layers.values())
+    if args.r_drop and not drops:
+        raise InputError(
+            f"--r_drop {args.r_drop:g}: without dropout both passes answer the same: say --hidden_dropout_prob 0.3"
+        )
     encodings = {task.encoding(args.pair_encoding) for task in tasks if task.is_pair}
     if args.pair_score != "calibrated" and encodings == {"joint"}:
         raise InputError(

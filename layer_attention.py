@@ -2,7 +2,7 @@
 
 Oh, Kim, Lee, Huang and Lim 2022, "Don't Judge a Language Model by Its Last Layer" (COLING 2022, arXiv 2209.05972). The
 text is followed, not the authors' code, which takes the last layer off its caller's list. RReLU is Xu et al.'s
-(arXiv 1505.00853).
+(arXiv 1505.00853), with torch.nn.RReLU's slopes.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ def parameter_groups(
 ) -> list[dict]:
     """Groups for an optimizer, each {"params": [...], "lr": rate}; in all, every parameter once.
 
+    Weight decay is the same in all of them, as in the course's starter; BERT's own optimizer leaves biases and
+    LayerNorms out, which a group with "weight_decay": 0 would do here.
+
     parameters: name -> parameter, of a model with a BertModel in it. decay: in (0, 1]. head_lr: of what stands outside
     the encoder's layers and embeddings; None is lr.
     """

@@ -49,7 +49,8 @@ def negative_pearson(scores: torch.Tensor, labels: torch.Tensor, eps: float = 1e
 # Those that are a mean over examples, so that the mean over a batch is a weighted sum of the means over its parts.
 MEANS = {"cross_entropy", "softmax_twice", "binary_cross_entropy", "coral", "squared_emd"}
 
-# Adding a loss is one function above and one line here. Each takes (outputs, labels).
+# Adding a loss is one function above and one line here; one that is a mean over rows may say so in MEANS, and costs
+# less where a batch is cut into parts. Each takes (outputs, labels).
 LOSSES = {
     "cross_entropy": cross_entropy,
     "softmax_twice": softmax_twice,

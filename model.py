@@ -221,7 +221,8 @@ class MultitaskBERT(nn.Module):
         head.calibrate(states, batch.layout, positive, batch.features)
         self.train(was_training)
 
-    # The course's methods: padded ids and masks in, outputs out.
+    # The course's methods: padded ids and masks in, outputs out. Training and prediction files take `outputs`, and come
+    # to the same heads: what should change for all of them is changed in heads.py.
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Sentence embeddings (B, H): the mean of the encoder's last layer over the real tokens."""

@@ -130,10 +130,6 @@ def check_ranges(args: argparse.Namespace) -> None:
         raise InputError(
             f"--frozen_dropout: with --option {args.option} no encoder is frozen, and its dropout is on: leave it out"
         )
-    if args.r_drop and args.option == "pretrain" and not args.hidden_dropout_prob and not args.frozen_dropout:
-        raise InputError(
-            f"--r_drop {args.r_drop:g}: without dropout both passes answer the same: say --hidden_dropout_prob 0.3"
-        )
     if args.swap_pairs and args.option != "finetune":
         raise InputError("--swap_pairs: a frozen encoder's encodings are computed once: say --option finetune")
     alone = args.schedule in ("separate", "sequential") or "," not in args.tasks

@@ -1,9 +1,9 @@
 """Ordered classes: losses and decisions that know that a 4 is nearer to a 3 than to a 0.
 
-CORAL after Cao, Mirjalili and Raschka 2020 (arXiv 1901.07884), which is the proportional odds model of McCullagh 1980;
-CORN after Shi, Cao and Raschka 2021 (arXiv 2111.08851); the squared earth mover's distance after Hou, Yu and Samaras
-2016 (arXiv 1611.05916). K classes 0 to K - 1; coral and corn have one number for each threshold k between two
-neighbours, k = 0 to K - 2, that says whether the class is above k.
+CORAL after Cao, Mirjalili and Raschka 2020 (arXiv 1901.07884): the proportional odds model of McCullagh 1980, by a sum
+of binary losses in place of its likelihood; CORN after Shi, Cao and Raschka 2021 (arXiv 2111.08851); the squared earth
+mover's distance after Hou, Yu and Samaras 2016 (arXiv 1611.05916). K classes 0 to K - 1; coral and corn have one number
+for each threshold k between two neighbours, k = 0 to K - 2, that says whether the class is above k.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-THRESHOLDS = ("coral", "corn")  # the losses whose head gives K - 1 numbers
+THRESHOLD_LOSSES = ("coral", "corn")  # the losses whose head gives K - 1 numbers
 
 
 class CoralOutput(nn.Linear):
-    """One score for a row, less where a class needs more of it: logits (B, K - 1) of P(class > k), (B, H) given.
+    """logit k = w x + b_k, K - 1 of them, of P(class > k): (B, H) -> (B, K - 1). `thresholds` are the paper's b_k.
 
     All thresholds share the weights, so the logits of every row are in the order of the thresholds: P(class > k) falls
     with k, for all rows or for none (rank consistency; where the loss is least it does, their theorem 1). They begin
@@ -59,7 +59,8 @@ def corn(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def squared_emd(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean over the rows of the sum over classes of (P(class <= k) - [label <= k]) ** 2, P from softmax(logits).
 
-    For classes one step apart that is the squared earth mover's distance. logits (B, K), labels (B,) integers from 0.
+    Hou et al.'s EMD^2, in its form l = 2, for classes one step apart: the ranked probability score. logits (B, K),
+    labels (B,) integers from 0.
     """
     wanted = 1 - _above(logits, labels)
     return (logits.softmax(dim=1).cumsum(dim=1) - wanted).square().sum(dim=1).mean(dim=0)
@@ -68,8 +69,9 @@ def squared_emd(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def log_probabilities(loss: str, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, K - 1) logits of coral or corn -> log P(class > k) and log P(class <= k), both (B, K - 1).
 
-    Both fall and rise with k: those of coral are sorted, which changes none that are in order, and no decision ever,
-    since that counts them. Those of corn are products of conditional probabilities, which can't but fall.
+    The first fall with k and the second rise: those of coral are sorted, which changes none that are in order, and no
+    decision ever, since that counts them. Those of corn are products of conditional probabilities, which can't but
+    fall.
     """
     if loss == "coral":
         logits = logits.sort(dim=1, descending=True).values

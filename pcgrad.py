@@ -44,7 +44,7 @@ class PCGrad(Accumulation):
 
 
 def projected(products: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """How many times each gradient (T,) is in the sum of all, projected: 1 for each where none conflict.
+    """Coefficients c (T,), of T tasks: the projected gradients add up to the sum of c_i g_i. All 1 without conflict.
 
     products: their dot products (T, T), from which everything follows, since what is left of one is a sum of all.
     Against which of the others each is projected first is drawn at random, as in the paper.

@@ -1,6 +1,6 @@
 """Poolers: from one vector a token to one vector a sentence.
 
-The mean follows Reimers and Gurevych 2019 (arXiv 1908.10084), the tanh of [CLS] is BERT's own (arXiv 1810.04805),
+The mean follows Reimers and Gurevych 2019 (arXiv 1908.10084), the tanh of [CLS] is google-research/bert's modeling.py,
 mean_max and attentive_cls are those of Lee, Park, Seo and Kim 2021 (course report on poolers for GLUE); each class
 names its source. Every pooler is called with (layers, mask): `layers` holds hidden states (B, T, H), the last layer
 last; `mask` (B, T) is 1 at real tokens, never optional, so that padding cannot leak in. It returns (B, H).
@@ -31,9 +31,10 @@ class FirstToken(Pooler):
 
 
 class BERTPooler(FirstToken):
-    """tanh(W h_[CLS] + b), with the checkpoint's W and b where it has them (Devlin et al. 2018, arXiv 1810.04805).
+    """tanh(W h_[CLS] + b), with the checkpoint's W and b where it has them.
 
-    Reads the last layer; no token but [CLS] counts.
+    google-research/bert, modeling.py; the paper (arXiv 1810.04805) takes h_[CLS] as it is. Reads the last layer; no
+    token but [CLS] counts.
     """
 
     def __init__(self, hidden_size: int):
@@ -112,8 +113,8 @@ class AttentiveCLS(Pooler):
 class FirstLast(Pooler):
     """Mean of the first and the last layer's means over the real tokens, [CLS] and [SEP] counted.
 
-    "First-last-avg" of Su et al. 2021 (arXiv 2103.15316) and Gao et al. 2021 (SimCSE, arXiv 2104.08821), who found that
-    the first LAYER is the better one: not the embedding output, which others take for it.
+    "First-last-avg" of Su et al. 2021 (arXiv 2103.15316), of the first LAYER. Gao et al. 2021 (SimCSE, arXiv
+    2104.08821) took the embedding output for it, which is worse; later versions of their code don't.
     """
 
     layers_wanted = None

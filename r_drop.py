@@ -1,4 +1,4 @@
-"""R-Drop: every batch goes through the model twice, and its answers, which differ by dropout alone, drawn together.
+"""R-Drop: a batch goes through the model twice, and its answers, which differ by dropout alone, are pulled together.
 
 Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks" (arXiv 2106.14448).
 """
@@ -12,7 +12,7 @@ import torch
 from batches import Batch
 from gradients import Gradients
 from losses import negative_pearson
-from ordinal import THRESHOLDS
+from ordinal import THRESHOLD_LOSSES
 from tasks import Task
 
 PASSES = 2
@@ -27,8 +27,8 @@ def passes(alpha: float) -> int:
 class RDrop(Gradients):
     """Gradients of the mean of both passes' losses plus alpha times how far their answers are apart.
 
-    As in the authors' code; their formula has the sum of both losses, so that its alpha is twice ours. Two passes cost
-    twice the time and memory of one.
+    The paper's formula has the sum of both losses, so that its alpha is twice ours; and its published code sums the
+    divergence over a batch's rows, where this is their mean. Two passes cost twice the time and memory of one.
     """
 
     alpha: float = 1.0
@@ -36,6 +36,9 @@ class RDrop(Gradients):
     def __post_init__(self):
         once = self.outputs
         self.outputs = lambda batch: torch.stack([once(batch) for _ in range(PASSES)], dim=1)  # (n, 2, ...)
+
+    def is_mean(self, part: Batch) -> bool:
+        return super().is_mean(part) and part.task.label_kind != "score"  # how far scores are apart is a correlation
 
     def loss(self, part: Batch, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar, of outputs (n, 2, ...) and labels (n,)."""
@@ -54,8 +57,8 @@ def divergence(task: Task, first: torch.Tensor, second: torch.Tensor) -> torch.T
     """
     if task.label_kind == "score":
         return 1 + negative_pearson(first, second)
-    if task.label_kind == "binary" or task.loss in THRESHOLDS:
-        apart = (first.sigmoid() - second.sigmoid()) * (first - second)  # log p / (1 - p) is the number itself
+    if task.label_kind == "binary" or task.loss in THRESHOLD_LOSSES:
+        apart = (first.sigmoid() - second.sigmoid()) * (first - second)  # log(p / (1 - p)) is the number itself
     else:
         p, q = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
         apart = (p.exp() - q.exp()) * (p - q)

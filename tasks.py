@@ -166,13 +166,13 @@ class Task:
     def output_shape(self, rows: int) -> tuple[int, ...]:
         """The shape of a head's outputs: (rows, C) logits of C classes, or (rows,): a logit or a score each.
 
-        For the losses of ordinal.THRESHOLDS (rows, C - 1): one number between each class and the next.
+        For the losses of ordinal.THRESHOLD_LOSSES (rows, C - 1): one number between each class and the next.
         """
-        from ordinal import THRESHOLDS  # here for the same reason
+        from ordinal import THRESHOLD_LOSSES  # here for the same reason
 
         if self.label_kind != "class":
             return (rows,)
-        return (rows, self.output_size - (self.loss in THRESHOLDS))
+        return (rows, self.output_size - (self.loss in THRESHOLD_LOSSES))
 
     def predictions_file(self, split: str) -> str:
         """Name of the file with this task's predictions, in the predictions/ folder.

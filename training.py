@@ -51,7 +51,8 @@ class TrainingOptions:
 
     lr: peak learning rate. layer_decay, head_lr: see layer_rates.parameter_groups. decay: constant or linear. warmup:
     share of all steps. clip: largest gradient norm, 0 none. save_every: minutes between checkpoints within an epoch.
-    micro_batch: most rows that go through the model at once, 0 for the whole batch; the gradient is the same.
+    micro_batch: most rows that go through the model at once, 0 for the whole batch; dropout aside, the gradient is the
+    same. weight_decay: of every parameter, biases and LayerNorms, too (see layer_rates.parameter_groups).
     evaluate_every: steps between evaluations within an epoch, 0 for none but that at its end. patience: evaluations one
     after the other without a better score after which training ends, 0 for no such end. quiet: no progress bar.
     non_finite: stop at a loss or a gradient that is NaN or infinite, or skip that batch. average: decay of the moving
@@ -111,8 +112,8 @@ class Trainer:
     """Trains a model and leaves its best state in run.best.
 
     data: task name -> TaskData to train on. evaluate() -> (score that selects, row of metrics, the row in words).
-    save_best() writes run.best. settled() is open while the model is judged and kept. gradients: Gradients, or what is
-    called and computes gradients as it does. With several processes, each calls everything, and rank 0 alone writes
+    save_best() writes run.best. settled() is open while the model is judged and kept. gradients: Gradients, or
+    a class that is made as it is, such as RDrop. With several processes, each calls everything, and rank 0 alone writes
     files.
     """
 

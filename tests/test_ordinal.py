@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordinal import (
-    THRESHOLDS,
+    THRESHOLD_LOSSES,
     CoralOutput,
     class_scores,
     coral,
@@ -143,7 +143,7 @@ def test_decisions_by_hand():
     assert decide("corn", logits_of(0.99, 0.98, 0.97)).tolist() == [3]
 
 
-@pytest.mark.parametrize("loss", THRESHOLDS)
+@pytest.mark.parametrize("loss", THRESHOLD_LOSSES)
 def test_exactly_one_half_is_not_passed(loss):
     assert decide(loss, torch.zeros(1, 4)).tolist() == [0]
 
@@ -154,7 +154,9 @@ def test_corals_decision_is_a_count_even_where_thresholds_are_out_of_order():
 
 
 @REPEATABLE
-@given(st.sampled_from(THRESHOLDS), st.integers(1, 5), st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 10.0, 1e3]))
+@given(
+    st.sampled_from(THRESHOLD_LOSSES), st.integers(1, 5), st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 10.0, 1e3])
+)
 def test_the_largest_class_score_is_the_number_of_thresholds_passed(loss, thresholds, seed, scale):
     logits = scale * torch.randn(30, thresholds, generator=torch.Generator().manual_seed(seed))
     above = torch.sigmoid(logits.double())
@@ -167,7 +169,7 @@ def test_the_largest_class_score_is_the_number_of_thresholds_passed(loss, thresh
     assert torch.equal(decide(loss, logits), scores.argmax(dim=1))
 
 
-@pytest.mark.parametrize("loss", THRESHOLDS)
+@pytest.mark.parametrize("loss", THRESHOLD_LOSSES)
 def test_probabilities_fall_with_the_threshold_and_add_up_to_one(loss):
     logits, _ = rows()
     above, below = (x.exp() for x in log_probabilities(loss, logits))
@@ -184,7 +186,7 @@ def test_corns_probabilities_are_products_of_conditional_ones():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("loss", THRESHOLDS)
+@pytest.mark.parametrize("loss", THRESHOLD_LOSSES)
 def test_decisions_far_out(loss, dtype):
     far = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [-1, -1, -1, -1], [1, 1, 1, -1]], dtype=dtype)
     for scale in (30, 100, 1e4):
@@ -236,7 +238,7 @@ def test_probabilities_of_classes_by_hand():
     assert probabilities("corn", logits).tolist() == [pytest.approx([1 / 4, 3 / 8, 3 / 8])]
 
 
-@pytest.mark.parametrize("loss", THRESHOLDS)
+@pytest.mark.parametrize("loss", THRESHOLD_LOSSES)
 def test_probabilities_sum_to_one_and_have_the_decided_class_as_their_median(loss):
     logits, _ = rows(count=200)
     found = probabilities(loss, logits.double())

@@ -4,6 +4,7 @@ Liang et al. 2021 (arXiv 2106.14448).
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from test_gradients import TRAINED, make_data, make_model
 
+from distributed import ALONE
 from errors import InputError
 from gradients import Gradients
+from job import start
 from options import get_args
 from r_drop import RDrop, divergence
 from tasks import PARA, SST, STS
@@ -95,7 +98,21 @@ def test_the_gradient_is_that_of_the_definition(tiny, tiny_tokenizer, task, most
 
 
 def test_two_passes_without_dropout_are_refused():
-    with pytest.raises(InputError, match="both passes answer the same: say --hidden_dropout_prob 0.3"):
-        get_args(["--r_drop", "1", "--hidden_dropout_prob", "0"])
-    get_args(["--r_drop", "1", "--hidden_dropout_prob", "0", "--option", "finetune"])
-    get_args(["--r_drop", "1", "--hidden_dropout_prob", "0", "--frozen_dropout"])
+    def why(*options):
+        given = ["--r_drop", "1", "--hidden_dropout_prob", "0", "--model", "nowhere", *options]
+        with pytest.raises(InputError) as error:
+            start(get_args(given), ALONE, lambda text: None)
+        return str(error.value)
+
+    assert "both passes answer the same: say --hidden_dropout_prob 0.3" in why("--attention", "0")
+    # Attention weights have dropout of their own, and so has the encoder.
+    for options in ((), ("--option", "finetune", "--attention", "0"), ("--frozen_dropout", "--attention", "0")):
+        assert "nowhere" in why(*options)
+
+
+def test_scores_are_pulled_together_over_the_whole_batch():
+    """Their distance is a correlation, so that no loss of theirs may be taken part by part."""
+    kind = RDrop(torch.device("cpu"), lambda batch: batch)
+    assert kind.is_mean(SimpleNamespace(loss_is_mean=True, task=SST))
+    assert not kind.is_mean(SimpleNamespace(loss_is_mean=True, task=STS))
+    assert not kind.is_mean(SimpleNamespace(loss_is_mean=False, task=SST))
