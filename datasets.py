@@ -303,8 +303,9 @@ def _label_parser(kind: str, label_range: tuple[float, float]) -> Callable[[str]
     return parse
 
 
-# The course's names. Rows are the course's tuples: (sentence, label, id) and (sentence1, sentence2, label, id), without
-# the label in test files. torch and the tokenizer are imported where first needed: reading a file needs neither.
+# The course's names, for code that was written for it; the commands here make their batches in batches.py. Rows are the
+# course's tuples: (sentence, label, id) and (sentence1, sentence2, label, id), without the label in test files. torch
+# and the tokenizer are imported where first needed: reading a file needs neither.
 
 
 def load_data(filename: str | os.PathLike, flag: str = "train"):

@@ -299,7 +299,8 @@ def _value(task: Task, text: str, where: str) -> float:
     raise InputError(f"{where}: {quoted(text)}, wanted a whole number from {low} to {high}: predict again")
 
 
-# The course's functions, over the course's DataLoader batches (datasets.py). Arguments and answers are in the order of
+# The course's functions, over the course's DataLoader batches (datasets.py), for code that was written for it: the
+# commands here predict and judge with `predict` and `judge` above. Arguments and answers are in the order of
 # the 2024 season: sentiment, paraphrase, similarity. Ids and predictions are in the loader's order. A correlation that
 # is undefined is NaN, as it is there, since callers compare and print it.
 
