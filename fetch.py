@@ -9,6 +9,7 @@ there and fits its hash, so that half of it is never used.
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ from weights import short
 HALVES = ", or fetch the other half alone with `python fetch.py data` or `python fetch.py weights`"
 # Of a model on the hub: what is needed, of two that say the same the first.
 TENSORS, VOCABULARY = (weights.SAFETENSORS, weights.PICKLED), ("tokenizer.json", "vocab.txt")
+# What is read besides, where it is there: the tokenizer's settings, and what a sentence model says of its pooling (see
+# sentence_layout.py). Of a module with weights of its own, which nothing here reads, its config is what refuses it.
+BESIDE = re.compile(r"vocab\.txt|tokenizer_config\.json|modules\.json|[0-9]+_\w+/config\.json", re.ASCII)
 
 
 class Changed(InputError):
@@ -85,7 +89,7 @@ class Group:
 
     def part(self, file: Wanted) -> Path:
         """Where a file waits. The hash in its name keeps what belongs to another revision apart."""
-        return self.staging / f"{file.name}.{file.digest[:12]}.part"
+        return self.staging / f"{file.name.replace('/', '--')}.{file.digest[:12]}.part"
 
     def download(self, file: Wanted) -> Download:
         return Download(file.name, self.part(file), file.size, file.digest, file.compute, self.mirror, self.again)
@@ -164,7 +168,7 @@ def hub_group(repository: str, revision: str | None = None) -> Group:
         if name not in there:
             raise InputError(f"{repository} has no {name}, so it can't be read: choose another BERT checkpoint")
     # The tensors take their name last: a folder with them is whole.
-    chosen[2:2] = [name for name in (*VOCABULARY[1:], "tokenizer_config.json") if name in there and name not in chosen]
+    chosen[2:2] = sorted(name for name in there if BESIDE.fullmatch(name) and name not in chosen)
     files = []
     for name in chosen:
         file = there[name]

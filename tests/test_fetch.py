@@ -25,6 +25,7 @@ import download
 import fetch
 import weights
 from errors import InputError
+from sentence_encoder import SentenceEncoder
 from weights import File, Known
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -757,6 +758,61 @@ def test_an_older_model_has_its_weights_pickled_and_a_word_list(place, hub):
     folder = hub({"config.json": b"{}", "vocab.txt": b"[PAD]\n", weights.PICKLED: content("old", 3000)})
     assert fetch.main([OTHER]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", weights.PICKLED, "vocab.txt"]
+
+
+@pytest.fixture
+def sentence_model(tmp_path, tiny, tiny_tokenizer):
+    """The files of a sentence model that pools by its first token, in SentenceTransformer's layout: name -> bytes."""
+    folder = tmp_path / "local" / "model"
+    tiny().save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    SentenceEncoder.to_train(folder, "first").save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["minbert"]  # as others publish one
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "config.json").write_text("{}")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_fetched_sentence_model_pools_as_a_full_copy_does(place, hub, sentence_model, tmp_path):
+    copy, texts = tmp_path / "local" / "model", ["a good film", "dull"]
+    folder = hub(sentence_model)
+    assert fetch.main([OTHER]) == 0
+    left_out = set(sentence_model) - {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert left_out == {"sentence_bert_config.json", "onnx/config.json"}  # which nothing here reads
+    encoder = SentenceEncoder.from_pretrained(OTHER)
+    assert encoder.pooler_name == "first" and not [*place.folder.glob("*/.incoming")]
+    assert (encoder.encode(texts) == SentenceEncoder.from_pretrained(copy).encode(texts)).all()
+    # What an earlier version left without its pooling is made whole.
+    shutil.rmtree(folder / "1_Pooling")
+    assert fetch.main([OTHER]) == 0 and SentenceEncoder.from_pretrained(OTHER).pooler_name == "first"
+
+
+def test_a_fetched_sentence_model_that_can_not_be_followed_is_refused_as_a_full_copy_is(place, hub, sentence_model):
+    hub({**sentence_model, "2_Dense/config.json": b"{}", "2_Dense/model.safetensors": content("dense", 1000)})
+    assert fetch.main([OTHER]) == 0 and not place.server.ranges("model.safetensors")[1:]
+    with pytest.raises(InputError, match="1_Pooling/config.json: pools by cls_token, which is no pooler here"):
+        SentenceEncoder.from_pretrained(OTHER)
+
+
+def test_a_pooling_that_is_altered_leaves_nothing_of_its_model(place, hub, sentence_model, capsys):
+    folder = hub(sentence_model)
+    served = place.server.files[f"/{OTHER}/resolve/{COMMIT}/1_Pooling/config.json"]
+    served.content = flipped(served.content)
+    assert "1_Pooling/config.json: what " in refused(place, capsys, OTHER)[0] and not folder.exists()
+
+
+def test_a_model_whose_last_file_can_not_take_its_name_leaves_no_folder(place, hub, sentence_model, monkeypatch):
+    folder, replace = hub(sentence_model), os.replace
+
+    def fail(source, target):
+        if Path(target) == folder / MODEL:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert fetch.main([OTHER]) == 130 and not folder.exists()
 
 
 def test_what_was_cut_off_goes_on(place, hub, capsys):
