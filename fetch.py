@@ -10,7 +10,6 @@ there and fits its hash, so that half of it is never used.
 import argparse
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +21,7 @@ import startup  # noqa: F401  # isort: skip: before what may be missing
 import course_data
 import weights
 from console import warn
-from download import AGAIN, Download, check_hub, connections, say
+from download import AGAIN, Download, check_hub, connections, remove, say
 from errors import InputError, quoted
 from files import cannot, make_folder, sha256, sync_folder
 from weights import short
@@ -259,8 +258,13 @@ def fetch(groups: list[Group]) -> None:
                 group.download(file).run(*group.request(file.name))
             # And again, since a user may have lost patience and put files there by hand.
             put_in_place(missing(groups))
+            clear(groups)
+    elif any(group.part(file).exists() for group in groups for file in group.files):
+        with suppress(InputError):  # on a disk that can't be written to it stays, and does no harm
+            check_hub()
+            with alone():
+                clear(groups)
     for group in groups:
-        shutil.rmtree(group.staging, ignore_errors=True)
         group.vouched()  # has the stamp written
         use = "" if group.is_default else f"; --model {group.name} takes it"
         say(f"{group.title} in {short(group.folder)}: in place, {len(group.files)} files with the right hash{use}")
@@ -302,6 +306,15 @@ def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
         if isinstance(error, OSError):
             raise cannot("write", path, error) from error
         raise
+
+
+def clear(groups: list[Group]) -> None:
+    """Deletes what waits of files that are in place. What arrived of other models, which wait there, too, stays."""
+    for group in groups:
+        for file in group.files:
+            remove(group.part(file))
+        with suppress(OSError):  # which is what a folder that isn't empty answers
+            group.staging.rmdir()
 
 
 def explain(groups: list[Group]) -> None:

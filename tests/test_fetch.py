@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -823,6 +824,47 @@ def test_what_was_cut_off_goes_on(place, hub, capsys):
     assert not folder.exists()
     served.cut = None
     assert fetch.main([OTHER]) == 0 and (folder / MODEL).read_bytes() == HUB[MODEL]
+
+
+@pytest.mark.parametrize("first, second", [(["weights"], [OTHER]), ([OTHER], ["weights"])])
+def test_what_arrived_of_one_model_outlives_the_fetch_of_another(place, hub, capsys, monkeypatch, first, second):
+    other = {**HUB, MODEL: content("other", 500_000), "config.json": b"{}"}
+    hub(other)
+    paths = {"weights": f"/someone/big/resolve/{REVISION}/{MODEL}", OTHER: f"/{OTHER}/resolve/{COMMIT}/{MODEL}"}
+    path = paths[first[0]]
+    monkeypatch.setattr(download, "WAITS", ())
+    place.server.files[path].cut = 200_000
+    refused(place, capsys, *first)
+    place.server.files[path].cut = None
+    for _ in range(2):  # the second time nothing is missing
+        assert fetch.main(second) == 0
+        assert [part.stat().st_size for part in place.weights.glob(".incoming/*")].count(200_000) == 1
+    place.server.asked.clear()
+    assert fetch.main(first) == 0 and not [*place.weights.glob(".incoming")]
+    assert [asked for _, at, asked in place.server.asked if at == path] == ["bytes=200000-"]
+
+
+def test_what_waits_of_files_placed_by_hand_goes_while_no_other_fetch_is_at_work(place, monkeypatch):
+    assert fetch.main(["weights"]) == 0
+    own = fetch.weights_group().part(fetch.weights_group().files[-1])
+    own.parent.mkdir()
+    own.write_bytes(HUB[MODEL][:1000])
+    alone, held = fetch.alone, []
+
+    @contextmanager
+    def watched():
+        with alone():
+            held.append(own.exists())
+            yield
+            held.append(own.exists())
+
+    monkeypatch.setattr(fetch, "alone", watched)
+    assert fetch.main(["weights"]) == 0
+    assert held == [True, False] and not own.parent.exists()
+    own.parent.mkdir()
+    own.write_bytes(HUB[MODEL][:1000])
+    monkeypatch.setattr(fetch, "alone", lambda: (_ for _ in ()).throw(InputError("a disk that is read-only")))
+    assert fetch.main(["weights"]) == 0 and own.exists()
 
 
 def test_a_file_that_is_another_stays(place, hub, capsys):
