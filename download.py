@@ -163,7 +163,7 @@ class Download:
         if kind.startswith("text/html") or first.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
             raise InputError(
                 f"{self.name}: {response.request.url} sends a web page in its place: sign in where your network asks "
-                f"for it, or set HTTPS_PROXY, and {AGAIN}, or name a mirror in the variable {self.mirror}"
+                f"for it, or set HTTPS_PROXY, and {self.again}, or name a mirror in the variable {self.mirror}"
             )
 
     def _store(self, offset: int, total: int | None, chunks: Iterator[bytes]) -> None:
@@ -178,7 +178,7 @@ class Download:
             free = shutil.disk_usage(self.path.parent).free
             if total and free < total - offset:
                 needed = f"{total - offset:,} bytes are needed and {free:,} are free"
-                raise InputError(f"{self.path.parent}: {needed}: free some space on that disk and {AGAIN}")
+                raise InputError(f"{self.path.parent}: {needed}: free some space on that disk and {self.again}")
             if not sys.stderr.isatty():  # where nobody watches a bar grow, a line a file tells how far it is
                 start = f", from {offset / 1e6:,.1f} MB on" if offset else ""
                 say(f"{self.name}, {(total or 0) / 1e6:,.1f} MB{start}")

@@ -10,10 +10,11 @@ there and fits its hash, so that half of it is never used.
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
@@ -54,8 +55,8 @@ class Group:
 
     They wait in `staging`, beside `folder`, and take their names in the order of `files`. request: file name -> address
     and headers. mirror: the environment variable that names another address. vouched: whether somebody already knows
-    that all of them are in place. again: what to do to go on after a failure. is_default: whether runs take them
-    without being told to.
+    that all of them are in place. command: what fetches these alone. again: what to do to go on after a failure.
+    is_default: whether runs take them without being told to.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Group:
     mirror: str
     by_hand: str
     vouched: Callable[[], bool]
+    command: str
     again: str = AGAIN
     is_default: bool = True
 
@@ -92,6 +94,16 @@ class Group:
 
     def download(self, file: Wanted) -> Download:
         return Download(file.name, self.part(file), file.size, file.digest, file.compute, self.mirror, self.again)
+
+
+def typed(only: str, revision: str | None = None) -> str:
+    """The command that fetches this alone."""
+    return shlex.join(["python", "fetch.py", only, *(["--revision", revision] if revision else [])])
+
+
+def to_go_on(only: str | None, revision: str | None = None) -> str:
+    """What to do to go on after a failure of that command; None stands for both halves."""
+    return f"run `{typed(only, revision)}` again" if only else AGAIN
 
 
 def hub_request(repository: str, revision: str, name: str) -> tuple[str, dict[str, str]]:
@@ -128,6 +140,7 @@ def weights_group() -> Group:
         mirror="HF_ENDPOINT",
         by_hand=f"{names} of {known.hub} at revision {known.revision} belong in {short(known.folder)}",
         vouched=vouched,
+        command=typed("weights"),
     )
 
 
@@ -145,6 +158,7 @@ def data_group() -> Group:
         by_hand=f"the CSV files in data/ of {course_data.REPOSITORY} at commit {course_data.COMMIT} belong in "
         f"{short(course_data.DATA)}",
         vouched=lambda: False,
+        command=typed("data"),
     )
 
 
@@ -186,7 +200,8 @@ def hub_group(repository: str, revision: str | None = None) -> Group:
         mirror="HF_ENDPOINT",
         by_hand=f"{', '.join(chosen)} of {repository} at revision {info.sha} belong in {short(folder)}",
         vouched=lambda: False,
-        again=f"run `python fetch.py {repository}` again",
+        command=typed(repository, revision),
+        again=to_go_on(repository, revision),
         is_default=False,
     )
 
@@ -226,8 +241,8 @@ def _hub_info(repository: str, revision: str | None):
             raise InputError(absent) from error
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"{repository}: the hub gave no answer ({reason}): check the connection and run `python fetch.py "
-            f"{repository}` again, or name a mirror in the variable HF_ENDPOINT"
+            f"{repository}: the hub gave no answer ({reason}): check the connection and "
+            f"{to_go_on(repository, revision)}, or name a mirror in the variable HF_ENDPOINT"
         ) from error
 
 
@@ -325,7 +340,7 @@ def explain(groups: list[Group]) -> None:
     for group in groups:
         left = group.missing()
         if left and all(group.download(file).arrived() for file in left):
-            say(f"{group.title} has arrived: `python fetch.py {group.name}` puts it in place without the rest")
+            say(f"{group.title} has arrived: `{group.command}` puts it in place without the rest")
         elif left:
             say(f"by hand: {group.by_hand}")
 
@@ -347,8 +362,15 @@ def main(arguments: list[str] | None = None) -> int:
     hub = only is not None and weights.is_hub_name(only)
     if only is not None and only not in GROUPS and not hub:
         parser.error(f"{only!r}: wanted {', '.join(GROUPS)}, or a model of the hub as OWNER/NAME")
-    if args.revision and not hub:
-        parser.error("--revision goes with OWNER/NAME: the others are pinned")
+    pinned = next((known.revision for known in weights.KNOWN.values() if known.hub == only), None)
+    if args.revision is not None:
+        if not hub:
+            parser.error("--revision goes with OWNER/NAME: the others are pinned")
+        if pinned:
+            parser.error(f"--revision {args.revision}: {only} is pinned to revision {pinned[:7]}: leave it out")
+        if not args.revision:
+            parser.error("--revision is empty, wanted a commit, branch or tag: leave it out for the newest")
+    again = to_go_on(only, args.revision)
     try:
         if only == weights.MINILM.hub:
             raise InputError(f"{only} comes with the environment: run ./setup.sh")
@@ -356,7 +378,7 @@ def main(arguments: list[str] | None = None) -> int:
             groups = [hub_group(only, args.revision)]
         else:
             wanted = "weights" if hub else only
-            groups = [make() for name, make in GROUPS.items() if wanted in (None, name)]
+            groups = [replace(make(), again=again) for name, make in GROUPS.items() if wanted in (None, name)]
         fetch(groups)
     except InputError as error:
         warn(f"error: {error}")
@@ -364,7 +386,6 @@ def main(arguments: list[str] | None = None) -> int:
             explain(groups)
         return 1
     except KeyboardInterrupt:
-        again = groups[0].again if groups else AGAIN
         say(f"stopped: nothing has changed for runs, and what arrived is kept: to go on, {again}")
         return 130
     return 0

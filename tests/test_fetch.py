@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from collections import namedtuple
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -816,6 +818,43 @@ def test_a_model_whose_last_file_can_not_take_its_name_leaves_no_folder(place, h
     assert fetch.main([OTHER]) == 130 and not folder.exists()
 
 
+@pytest.mark.parametrize("revision", [[], ["--revision", "v1"], ["--revision", "my branch"]])
+def test_each_remedy_is_the_command_that_was_given(place, hub, capsys, monkeypatch, revision):
+    hub(HUB)
+    asked = f"/api/models/{OTHER}/revision/my%20branch?blobs="
+    place.server.files |= {
+        f"{asked}{yes}": place.server.files[f"/api/models/{OTHER}?blobs={yes}"] for yes in ("True", "true")
+    }
+    command = [OTHER, *revision]
+    again = f"run `python fetch.py {shlex.join(command)}` again"
+    served = place.server.files[f"/{OTHER}/resolve/{COMMIT}/{MODEL}"]
+    for changes in ({"content": PAGE, "kind": "text/html"}, {"status": 404}, {"status": 500}):
+        place.server.files[f"/{OTHER}/resolve/{COMMIT}/{MODEL}"] = replace(served, **changes)
+        assert again in refused(place, capsys, *command)[0]
+    place.server.files[f"/{OTHER}/resolve/{COMMIT}/{MODEL}"] = served
+    with monkeypatch.context() as patched:
+        usage = namedtuple("usage", "total used free")
+        patched.setattr(download.shutil, "disk_usage", lambda path: usage(0, 0, 900_000))
+        assert f"free some space on that disk and {again}" in refused(place, capsys, *command)[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EACCES, "Permission denied")))
+        assert f"has arrived: `python fetch.py {shlex.join(command)}` puts it in" in refused(place, capsys, *command)[1]
+    for name in ("_hub_info", "missing"):  # while the hub is asked, and later
+        with monkeypatch.context() as patched:
+            patched.setattr(fetch, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert fetch.main(command) == 130
+            assert capsys.readouterr().err.endswith(f"and what arrived is kept: to go on, {again}\n")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert f"check the connection and {again}, or name a mirror" in refused(place, capsys, *command)[0]
+
+
+@pytest.mark.parametrize("command", [["data"], ["weights"], ["someone/big"]])
+def test_each_remedy_of_one_half_is_the_command_that_was_given(place, capsys, command):
+    for served in place.server.files.values():
+        served.status = 404
+    assert f"check the connection and run `python fetch.py {command[0]}` again" in refused(place, capsys, *command)[0]
+
+
 def test_what_was_cut_off_goes_on(place, hub, capsys):
     folder = hub(HUB)
     served = place.server.files[f"/{OTHER}/resolve/{COMMIT}/{MODEL}"]
@@ -906,6 +945,14 @@ def test_a_hub_that_does_not_have_it_or_does_not_answer(place, hub, capsys, monk
 
 def test_known_models_by_their_names_on_the_hub(place, capsys):
     assert fetch.main(["someone/big"]) == 0 and (place.weights / "big" / MODEL).is_file()
-    for arguments in (["big"], ["nonsense"], ["a/b/c"], ["data", "--revision", "x"]):
+    for arguments in (["big"], ["nonsense"], ["a/b/c"], ["data", "--revision", "x"], [OTHER, "--revision", ""]):
         with pytest.raises(SystemExit):
             fetch.main(arguments)
+
+
+@pytest.mark.parametrize("name", ["someone/big", "someone/tiny"])
+def test_a_revision_of_what_is_pinned_is_refused(place, capsys, name):
+    with pytest.raises(SystemExit) as caught:
+        fetch.main([name, "--revision", "v1"])
+    assert caught.value.code == 2 and place.untouched() and place.server.asked == []
+    assert f"--revision v1: {name} is pinned to revision 0123456: leave it out" in capsys.readouterr().err
