@@ -24,8 +24,7 @@ import weights
 from console import warn
 from download import AGAIN, Download, check_hub, connections, remove, say
 from errors import InputError, quoted
-from files import cannot, make_folder, sha256, sync_folder
-from weights import short
+from files import cannot, make_folder, sha256, short, sync_folder
 
 HALVES = ", or fetch the other half alone with `python fetch.py data` or `python fetch.py weights`"
 # Of a model on the hub: what is needed, of two that say the same the first.
@@ -36,7 +35,7 @@ BESIDE = re.compile(r"vocab\.txt|tokenizer_config\.json|modules\.json|[0-9]+_\w+
 
 
 class Changed(InputError):
-    """A file of the user's own stands where a fetched one belongs."""
+    """Something of the user's own stands where a fetched file belongs."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,14 @@ class Group:
         path = self.folder / file.name
         if not os.path.lexists(path):
             return False
-        found = file.compute(path)
-        if found != file.digest:
-            raise Changed(
-                f"{short(path)} is not the one of {self.title} (hash {found[:12]}..., wanted {file.digest[:12]}...) "
-                f"and stays as it is: move it away and {self.again}" + (HALVES if self.is_default else "")
-            )
-        return True
+        if not path.is_file():
+            found = f"is no file, where one of {self.title} belongs,"
+        elif (digest := file.compute(path)) != file.digest:
+            found = f"is not the one of {self.title} (hash {digest[:12]}..., wanted {file.digest[:12]}...)"
+        else:
+            return True
+        remedy = f"move it away and {self.again}" + (HALVES if self.is_default else "")
+        raise Changed(f"{short(path)} {found} and stays as it is: {remedy}")
 
     def part(self, file: Wanted) -> Path:
         """Where a file waits. The hash in its name keeps what belongs to another revision apart."""
@@ -313,11 +313,11 @@ def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
             os.replace(part, path)
             sync_folder(path.parent)
     except BaseException as error:
-        for part, path in moves:
+        for part, moved in moves:
             if not part.exists():
-                os.replace(path, part)
+                os.replace(moved, part)
             with suppress(OSError):  # which is what a folder that isn't empty answers
-                path.parent.rmdir()
+                moved.parent.rmdir()
         if isinstance(error, OSError):
             raise cannot("write", path, error) from error
         raise
@@ -338,11 +338,12 @@ def explain(groups: list[Group]) -> None:
         return
     say("nothing has changed for runs, and what arrived is kept: the next call goes on from there")
     for group in groups:
-        left = group.missing()
-        if left and all(group.download(file).arrived() for file in left):
-            say(f"{group.title} has arrived: `{group.command}` puts it in place without the rest")
-        elif left:
-            say(f"by hand: {group.by_hand}")
+        with suppress(InputError):  # what can't be read, of which that very failure may have told
+            left = group.missing()
+            if left and all(group.download(file).arrived() for file in left):
+                say(f"{group.title} has arrived: `{group.command}` puts it in place without the rest")
+            elif left:
+                say(f"by hand: {group.by_hand}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from console import tell, warn
 from errors import InputError, quoted
-from files import atomic_write, cannot, read_json, sha256
+from files import atomic_write, cannot, read_json, sha256, short
 
 ROOT = Path(__file__).resolve().parent
 WEIGHTS = ROOT / "weights"
@@ -213,13 +213,6 @@ def _absent(known: Known) -> str:
         f"{known.name} is not set up: run ./setup.sh --full, which fetches it, or put {', '.join(names[:-1])} and "
         f"{names[-1]} of {known.hub} (revision {known.revision[:7]}) into {folder}, or choose --model {MINILM.name}"
     )
-
-
-def short(path: Path) -> str:
-    """`path` as a user in the repository root would type it."""
-    with suppress(ValueError):
-        return str(Path(path).resolve().relative_to(ROOT))
-    return str(path)
 
 
 def _packaged(known: Known) -> Path | None:

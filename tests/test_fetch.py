@@ -563,6 +563,18 @@ def test_a_file_that_cannot_take_its_name_takes_all_others_back(place, capsys, m
     assert place.server.asked == []
 
 
+def test_the_path_that_is_in_the_way_is_named(place, capsys):
+    (place.weights / "big").write_text("mine")
+    assert fetch.main([]) == 1
+    said = capsys.readouterr().err
+    assert f"error: cannot write {place.weights / 'big' / 'config.json'}: " in said and said.count("error: ") == 1
+    assert (place.weights / "big").read_text() == "mine"
+    (place.weights / "big").unlink()
+    assert place.untouched()
+    place.server.asked.clear()
+    assert fetch.main([]) == 0 and place.fetched() and place.server.asked == []
+
+
 # --- a user's own files ------------------------------------------------------------------------------------------
 
 
@@ -585,6 +597,35 @@ def test_other_weights_under_the_name_are_never_overwritten(place, capsys):
     assert fetch.main([]) == 1
     assert "is not the one of big (hash " in capsys.readouterr().err
     assert place.server.asked == [] and (place.weights / "big" / MODEL).read_bytes() == flipped(HUB[MODEL])
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_in_a_files_place_is_said_once_and_stays(place, capsys, make):
+    path = place.data / "quora-dev.csv"
+    make(path)
+    assert fetch.main([]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith(f"error: {path} is no file, where one of the course's data belongs, ")
+    assert "stays as it is: move it away and run ./setup.sh --full again" in said[0]
+    assert os.path.lexists(path) and place.server.asked == []
+
+
+def test_a_file_that_can_not_be_read_is_said_once(place, capsys, monkeypatch):
+    path, read = place.data / "quora-dev.csv", Path.read_bytes
+    path.write_bytes(COURSE["quora-dev.csv"])
+
+    def refuse(self):
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert fetch.main([]) == 1
+    said = capsys.readouterr().err
+    assert f"error: cannot read {path}: Permission denied: check the path and its permissions" in said
+    assert (
+        said.count("cannot read") == 1 and "by hand: config.json, vocab.txt, model.safetensors of someone/big" in said
+    )
 
 
 def test_a_file_placed_by_hand_meanwhile_stays(place, capsys, monkeypatch):

@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save, save_file
 
+import fetch
 import state_dicts
 import weights
 from errors import InputError
@@ -167,6 +168,16 @@ def test_hub_weights_placed_by_hand_become_the_default(from_hub):
     assert "config.json: No such file or directory: move it away if it is there and run ./setup.sh --full" in message
     (from_hub.folder / "model.safetensors").write_bytes(b"")
     assert "cut short" in refusal(weights.place, from_hub)
+
+
+def test_a_remedy_names_the_place_as_it_can_be_typed_from_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(weights, "WEIGHTS", ROOT / "tests" / "no-such-folder")
+    monkeypatch.chdir(ROOT)
+    for folder, place in ((ROOT, "tests/no-such-folder/"), (ROOT / "tests", "no-such-folder/"), (tmp_path, None)):
+        monkeypatch.chdir(folder)
+        place = place or f"{ROOT}/tests/no-such-folder/"
+        assert f" into {place}bert-base-uncased, or choose" in refusal(weights.find, "bert-base-uncased")
+        assert f" belong in {place}bert-base-uncased" in fetch.weights_group().by_hand
 
 
 # --- any folder --------------------------------------------------------------------------------------------------
