@@ -111,31 +111,34 @@ def find(name_or_dir: str | os.PathLike | None = None) -> Weights:
     known, why = _known(name_or_dir)
     if known is None:
         return _find_folder(_folder_of(name_or_dir))
-    folder = known.folder
-    if not (folder / SAFETENSORS).is_file():
-        packaged = _packaged(known)
-        if packaged is None:
-            raise InputError(_absent(known))
-        folder = packaged
+    folder = _holder(known)
+    if folder is None:
+        raise InputError(_absent(known))
     _verify(known, folder)
     origin = f"{known.name} from {short(folder)}, {why}; SHA-256 verified; {known.about}"
     return Weights(known.name, folder, origin, known.tensors.sha256, verified=True)
 
 
 def locate(name_or_dir: str | os.PathLike | None = None) -> Path:
-    """The folder that `find` would look in, with no look at the tensors: for whoever reads only the vocabulary."""
+    """The folder that `find` takes, with no look into the tensors: for whoever reads only the vocabulary.
+
+    Where `find` has none of a known name, a folder with its vocabulary alone will do.
+    """
     known, _ = _known(name_or_dir)
     if known is None:
         folder = _folder_of(name_or_dir)
         if not folder.is_dir():
             raise InputError(_no_folder(folder))
         return folder
-    if known.folder.is_dir():
-        return known.folder
-    packaged = _packaged(known)
-    if packaged is None:
+    holder = _holder(known)
+    if holder is None and not (known.folder / "vocab.txt").is_file():
         raise InputError(_absent(known))
-    return packaged
+    return holder or known.folder
+
+
+def _holder(known: Known) -> Path | None:
+    """The folder that has the tensors of `known`: its own, else the installed package's."""
+    return known.folder if (known.folder / SAFETENSORS).is_file() else _packaged(known)
 
 
 def _known(name_or_dir: str | os.PathLike | None) -> tuple[Known | None, str]:

@@ -94,6 +94,24 @@ def test_a_known_name_is_found_in_the_package_when_nothing_was_placed(known, tmp
     assert weights.locate("tiny") == found.path
 
 
+def test_locate_looks_where_find_does(known, from_hub, tmp_path):
+    """A folder without tensors is not what is used, whatever else stands in it."""
+    known.folder.mkdir(parents=True)
+    for content in ({}, {"vocab.txt": b"another word list"}):
+        for name, data in content.items():
+            (known.folder / name).write_bytes(data)
+        for asked in (None, "tiny", "someone/tiny", known.folder):
+            assert weights.locate(asked) == weights.find(asked).path == tmp_path / "site" / "tiny_weights" / "model"
+    weights.place(known)
+    assert weights.locate("tiny") == weights.find("tiny").path == known.folder
+    from_hub.folder.mkdir()
+    for call in (weights.find, weights.locate):
+        assert refusal(call, "big").startswith("big is not set up: run ./setup.sh --full, which fetches it")
+    # Whoever reads only the vocabulary needs no tensors.
+    (from_hub.folder / "vocab.txt").write_bytes(CONTENT["vocab.txt"])
+    assert weights.locate("big") == from_hub.folder
+
+
 def test_a_second_start_hashes_nothing(known, monkeypatch):
     weights.place(known)
     monkeypatch.setattr(weights, "sha256", lambda path: pytest.fail(f"{path} was hashed again"))
