@@ -150,6 +150,7 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     anew = f"; its last {args.reinitialize} layers begin anew" if args.reinitialize else ""
     say(f"model      {encoder.name}; pooler {encoder.pooler_name}{options}{new}{anew}")
     folder, why = choose_data(args.data)
+    why = "as when the run began" if args.resume else why
     data, keys = read_training(args, folder, why, say)
     dev_path = None if args.dev == NO_DEV else Path(args.dev) if args.dev else folder / "sts-dev.csv"
     dev = None if dev_path is None else read_scored_pairs(dev_path)

@@ -154,7 +154,7 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
         say(wrapped(recipes.describe(args)))
     folder, why = choose_data(args.data)
     check_outputs(args, tasks, input_paths(args, tasks, folder).values())
-    say(f"data       {short(folder)}: {why}")
+    say(f"data       {short(folder)}: {'as when the run began' if args.resume else why}")
     data = read_data(args, tasks, folder, tokenizer)
     describe_data(tasks, data, say)
     several = f"; {processes.size} processes, each a part of every batch" if processes.size > 1 else ""

@@ -6,6 +6,7 @@ README.md that begins with metadata (huggingface_hub.ModelCardData writes them).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,15 +69,16 @@ def facts_of(run: Path) -> Facts:
     folder = Path(model.get("path") or "")
     fetched = folder.parent.name == weights.WEIGHTS.name and "--" in folder.name  # see weights.hub_folder
     hub = known.hub if known else folder.name.replace("--", "/", 1) if fetched else None
-    options = {name: value for name, value in (config.get("options") or {}).items() if value not in (None, False, {})}
-    if isinstance(options.get("distill"), list):
-        options["distill"] = " and ".join(without_places(options)["distill"])
+    options = without_places(config.get("options") or {})
+    for name in ("distill", "ensemble"):
+        if isinstance(options.get(name), list):
+            options[name] = " and ".join(options[name])
+    options = {name: _told(value) for name, value in options.items() if value is not None and value is not False}
     files = tuple(_files(_of(config.get("data") or {}, tasks)))
-    soup = options.get("ensemble") if options.pop("soup", False) else None
+    soup = options.pop("ensemble", None) if options.pop("soup", False) else None
     scores = read_json(run / "scores.json") if (run / "scores.json").is_file() else {}
     return Facts(
-        # A folder's path says where it was on one machine, which is no name.
-        base=(hub if fetched else Path(model["name"]).name) if model.get("name") else None,
+        base=(hub if fetched else _name_of(model["name"])) if model.get("name") else None,
         base_hub=hub,
         base_sha256=model.get("sha256"),
         command=config["command"],
@@ -84,10 +86,20 @@ def facts_of(run: Path) -> Facts:
         files=tuple((what, Path(path).name, rows, digest) for what, path, rows, digest in files),
         scores=tuple(_scores(_of(scores if isinstance(scores, dict) else {}, tasks))),
         versions=dict(config.get("versions") or {}),
-        soup=tuple(map(str, soup)) if isinstance(soup, list) else (),
+        soup=tuple(soup.split(" and ")) if soup else (),
         finished=(run / "scores.json").is_file(),
         on_sample=any(Path(path).parent.parts[-2:] == ("data", "sample") for _, path, _, _ in files),
     )
+
+
+def _name_of(model: str) -> str:
+    """A folder's path says where it was on one machine, which is no name; a run's best/ is the run's."""
+    path = Path(model)
+    return path.parent.name if path.name == "best" else path.name
+
+
+def _told(value: object) -> object:
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def _of(found: dict, tasks: tuple[str, ...]) -> dict:

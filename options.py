@@ -20,7 +20,7 @@ from command_line import build_parser
 from errors import InputError
 from files import cannot, check_writable, short
 from model import FINE_TUNE_MODES
-from resuming import absolute, read_back, shown, typed_options
+from resuming import absolute, defaults_then, read_back, shown, typed_options
 from run import ROOT, Run, is_run
 from tasks import SPLITS, TASKS, Task
 
@@ -256,7 +256,7 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
     run = Run.open(args.resume, ROOT)
     folder, config = run.folder, run.config
     try:
-        options, command = dict(config["options"]), config["command"]
+        options, command = defaults_then(dict(config["options"]), config), config["command"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / 'config.json'}: not a run's configuration: it can't be continued") from error
     if command != COMMAND:
@@ -288,8 +288,11 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
             raise InputError(
                 f"--{name} {shown(now)} differs from the run's {shown(then)}: leave it out, or start a new run"
             )
+    # What the run wished for gives way to what is typed now.
     if "device" in typed:
-        options["use_gpu"] = False  # the run's wish for a GPU gives way to what is typed now
+        options["use_gpu"] = False
+    elif "use_gpu" in typed and options.get("device") == "cpu":
+        options["device"] = None
     kept = {name: getattr(args, name) for name in typed & set(MAY_CHANGE)}
     return argparse.Namespace(**{**vars(args), **options, **kept})
 

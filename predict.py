@@ -261,12 +261,21 @@ def ask_all(args: argparse.Namespace) -> None:
         raise InputError("a TEXT and --input: give one of them")
     if args.text and args.output:
         raise InputError("--output: for files, --input or a pipe; without it answers are printed")
+    idle = [name for name in ("columns", "format") if getattr(args, name)]
+    if args.text and idle:
+        raise InputError(f"--{idle[0]}: for files, --input or a pipe; a TEXT has none: leave it out")
     if any(map(blank, args.text)):
         raise InputError("the text is blank: say what is to be judged")
     if args.output:
         check_writable(args.output)
         if args.input and os.path.realpath(args.input) == os.path.realpath(args.output):
             raise InputError(f"--output {args.output} would overwrite the input: choose another")
+    if not args.text and not args.input:
+        if sys.stdin is None:
+            raise InputError("standard input is closed: give a TEXT, or a file with --input")
+        idle = [name for name in ("output", "columns", "format") if getattr(args, name)]
+        if idle and sys.stdin.isatty():
+            raise InputError(f"--{idle[0]}: for files, --input or a pipe; at the prompt there is none: leave it out")
     run = args.run or newest_run(ROOT)
     known_as = [*([] if args.run else ["the newest run"]), *remarks(run)]
     if known_as:
@@ -279,8 +288,6 @@ def ask_all(args: argparse.Namespace) -> None:
     if args.text:
         for line in judged(predictor, wanted, tuple(args.text), args.explain):
             answer(line)
-    elif not args.input and sys.stdin is None:
-        raise InputError("standard input is closed: give a TEXT, or a file with --input")
     elif args.input or not sys.stdin.isatty():
         answer_file(args, predictor, [task.name for task in wanted], say)
     else:

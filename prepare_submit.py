@@ -26,7 +26,8 @@ from datasets import Table, read_examples
 from errors import InputError, quoted
 from evaluation import METRICS, parse_predictions
 from experiments import SUBMISSION, SUBMISSION_SCORE
-from files import atomic_write, cannot, read_json, sha256
+from files import atomic_write, atomic_write_all, cannot, read_json, sha256
+from reporting import describe_aside, set_aside
 from run import Run, predicted
 from tasks import PARA, SST, STS, TASKS, Task, leaderboard_score
 
@@ -183,30 +184,45 @@ def check_predictions(submission: Submission, task: Task, split: str, folder: Pa
 def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
     """Notes as objections the weights and data that the course does not allow."""
     root, name = submission.root, shown(submission.root, run)
-    if _recorded(run, "model", "sha256") != weights.BERT_BASE.tensors.sha256:
-        used = _recorded(run, "model", "name")
-        submission.objections.append(f"{name} started from {used}: the course allows {weights.BERT_BASE.name} alone")
-    foreign, lost = [], []
+    foreign, lost, began = [], [], {}
     for part in _parts(run):
         if (part / "config.json").is_file():
+            sha = _recorded(part, "model", "sha256")
+            began[sha] = part, _recorded(part, "model", "name")
             foreign += _foreign(root, part, folder)
         else:
             lost.append(part)
+    for sha, (part, used) in began.items():
+        if sha != weights.BERT_BASE.tensors.sha256:
+            other = shown(root, part)
+            submission.objections.append(
+                f"{other} started from {used}: the course allows {weights.BERT_BASE.name} alone"
+            )
     files = list(dict.fromkeys(shown(root, path) for path in foreign))
     if files:
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         submission.objections.append(f"{name} used data that is not the course's: {files[0]}{more}")
     for part in dict.fromkeys(shown(root, part) for part in lost):
         why = "which is not there any more, so what it was trained on is unknown"
-        submission.objections.append(f"{name} averages {part}, {why}: put it back")
+        submission.objections.append(f"{name} is made of {part}, {why}: put it back")
 
 
-def _parts(run: Path) -> Iterator[Path]:
-    """A run and, if it is an ensemble, the runs that it averages, and theirs; also those not there any more."""
+def _parts(run: Path, known: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """A run and those that it averages, or that taught it, and theirs; also those not there any more.
+
+    Raises InputError for a config.json that is no run's, or says this in a circle.
+    """
     yield run
-    if (run / "config.json").is_file():
-        for member in read_json(run / "config.json").get("members") or []:
-            yield from _parts(Path(member))
+    path = run / "config.json"
+    if run in known:
+        raise InputError(f"{path}: it is said to be made of itself: name another run")
+    if path.is_file():
+        config = read_json(path)
+        others = [config.get(name) or [] for name in ("members", "teachers")] if isinstance(config, dict) else None
+        if others is None or not all(isinstance(each, list | dict) for each in others):
+            raise InputError(f"{path}: no run's: run again, or name another run")
+        for other in (other for each in others for other in each):
+            yield from _parts(Path(str(other)), (*known, run))
 
 
 def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
@@ -225,7 +241,8 @@ def remark_on_training(submission: Submission, run: Path) -> None:
     for part in _parts(run):
         if not (part / "config.json").is_file():
             continue
-        name, options = shown(submission.root, part), read_json(part / "config.json").get("options")
+        name, config = shown(submission.root, part), read_json(part / "config.json")
+        options = config.get("options") if isinstance(config, dict) else None
         if isinstance(options, dict) and options.get("epochs") == 0:
             submission.remarks.append(f"{name} is untrained (--epochs 0)")
         for task, splits in _recorded(part, "data", kind=dict).items():
@@ -360,11 +377,12 @@ def prepare(root: Path, chosen: dict[str, str], folder: Path | None, force: bool
         raise InputError(f"{ARCHIVE} was not written{old}: --force writes it in spite of the objections")
     for line in submission.objections:
         warn(f"warning: {line}")
-    for name in runs:
-        for split in SPLITS:
-            file_name = next(task for task in SUBMITTED if task.name == name).predictions_file(split)
-            with atomic_write(root / "predictions" / file_name, "wb") as file:
-                file.write(submission.contents[file_name])
+    names = [task.predictions_file(split) for task in SUBMITTED if task.name in runs for split in SPLITS]
+    contents = {root / "predictions" / name: submission.contents[name] for name in names}
+    aside = set_aside(contents, root)
+    atomic_write_all(aside | contents)
+    if aside:
+        tell(f"note: {describe_aside(aside)}")
     count = write_archive(root)
     tell(f"wrote {ARCHIVE}: {count} files, SHA-256 {sha256(root / ARCHIVE)[:12]}")
 

@@ -75,7 +75,7 @@ def _run(run: ReadRun, name: str, folder: Path) -> dict:
         ("commit", config["commit"] or "not from a checkout"),
         ("versions", versions),
     ]
-    options = {key: value for key, value in config["options"].items() if value not in (None, False)}
+    options = {key: value for key, value in config["options"].items() if value is not None and value is not False}
     return {
         "name": name,
         "folder": str(run.folder),

@@ -7,6 +7,7 @@ CS 224N default project.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tasks import TASKS, Task, leaderboard_score, selection_score
 
 Data = dict[str, dict[str, TaskData]]  # task -> split -> rows
 Say = Callable[[str], None]
+ASIDE = "replaced"  # folder beside predictions for those that are nowhere else
 LEFT = 3600  # seconds after which a half-written prediction file is one that a kill left
 
 
@@ -95,15 +97,18 @@ def hand_over(args: argparse.Namespace, data: Data, folder: Path, root: Path, sa
     }
     places = dict.fromkeys(path.parent for path in contents)
     before = {place: holders(data, place, root) for place in places}
+    aside = set_aside(contents, root)
     for place in places:
         remove_temporaries(place, below=False, seconds=LEFT)
-    atomic_write_all(contents)
+    atomic_write_all(aside | contents)
     if not args.epochs:
         say("\nnothing was trained (--epochs 0): they are copied only where an option names a file for them")
     for place, runs in before.items():
         gone = {run: names for run, names in runs.items() if run and run.resolve() != folder.resolve()}
         if gone:
             say(f"\n{short(place)} held other predictions until now: {_listed(gone)}, whose folder keeps them")
+    if aside:
+        say(f"\n{describe_aside(aside)}")
     for place in before:
         others = holders([name for name in TASKS if name not in data], place, root)
         if others:
@@ -120,6 +125,25 @@ def holders(tasks: Iterable[str], place: Path, root: Path) -> dict[Path | None, 
         if contents:
             runs.setdefault(predicted(root, contents), []).append(task.name)
     return runs
+
+
+def set_aside(contents: dict[Path, bytes], root: Path) -> dict[Path, bytes]:
+    """Prediction files that these would replace and that no run of `root`/runs keeps: their new place -> content."""
+    names = {task.predictions_file(split): task.name for task in TASKS.values() for split in ("dev", "test")}
+    aside = {}
+    for place in dict.fromkeys(path.parent for path in contents):
+        tasks = dict.fromkeys(names[path.name] for path in contents if path.parent == place and path.name in names)
+        orphans = holders(tasks, place, root).get(None, [])
+        for path in (path for path in contents if path.parent == place and names.get(path.name) in orphans):
+            old = path.read_bytes() if path.is_file() else contents[path]
+            if old != contents[path]:
+                aside[place / ASIDE / f"{path.stem}-{hashlib.sha256(old).hexdigest()[:8]}{path.suffix}"] = old
+    return aside
+
+
+def describe_aside(aside: dict[Path, bytes]) -> str:
+    places = " and ".join(dict.fromkeys(short(path.parent) for path in aside))
+    return f"predictions of an unknown run were replaced, and are kept in {places}: {', '.join(p.name for p in aside)}"
 
 
 def _listed(runs: dict[Path | None, list[str]]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import course_data
 from errors import InputError, quoted
 from files import CannotWrite, read_json, sha256, short
 from run import ROOT, Run
@@ -53,19 +54,44 @@ def resumed_options(
         raise InputError(f"{run.folder} is a run of {config['command']}: continue it with that command")
     if (run.folder / scores).is_file() and not run.checkpoint.parent.is_dir():
         raise InputError(f"{run.folder} is finished: its scores are in {run.folder / scores}; start a new run")
-    options = {}
+    options, began_with = {}, defaults_then(config["options"], config)
     for action in parser._actions:
         if action.dest in PLACES:
             continue
-        if action.dest in resolved and config["options"].get(action.dest) is None:
+        if action.dest in resolved and began_with.get(action.dest) is None:
             raise InputError(f"{where}: the options have no {action.dest}: restore it, or start a new run")
-        options[action.dest] = read_back(action, config["options"].get(action.dest, action.default), where)
+        options[action.dest] = read_back(action, began_with.get(action.dest, action.default), where)
     for name in sorted(typed - {*may_change, *PLACES}):
         now, then = getattr(args, name), options[name]
         if now != then and absolute(now) != absolute(then):
             raise InputError(f"--{name} {shown(now)} differs from the run's {shown(then)}: leave it out")
     kept = {name: getattr(args, name) for name in typed & {*may_change}}
     return argparse.Namespace(**{**vars(args), **options, **kept, "run": run.folder})
+
+
+def defaults_then(options: dict, config: dict) -> dict:
+    """The options of a run that was told neither model nor data, with what it took: today's default may be another.
+
+    A known model by its name; the bundled sample, or the course's files, where they stand now.
+    """
+    found, model = dict(options), config.get("model")
+    if found.get("model") is None and isinstance(model, dict) and model.get("name") in KNOWN:
+        found["model"] = model["name"]
+    if found.get("data") is None:
+        folders = {Path(path).parent.parts[-2:] for path in _paths(config.get("data"))}
+        if ("data", "sample") in folders:
+            found["data"] = str(course_data.DATA / "sample")
+        elif any(parts[-1:] == ("data",) for parts in folders):
+            found["data"] = str(course_data.DATA)
+    return found
+
+
+def _paths(data) -> Iterator[str]:
+    """Of what config.json says of its data files, at any depth, their paths."""
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        yield data["path"]
+    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from _paths(part)
 
 
 def is_scored(folder: Path, scores: str) -> bool:

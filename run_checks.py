@@ -115,11 +115,19 @@ def _check_file(value: dict, keys: tuple[str, ...], where: Path, rows: str = "ro
 
 
 def read_lines(path: Path) -> list[dict]:
-    """The rows of a JSON-lines file."""
+    """The rows of a JSON-lines file. Raises InputError, naming the line, for what is none."""
     try:
-        return [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: can't be read as JSON lines ({error}): is the run finished?") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: can't be read as JSON lines ({error}): restore it") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(parse_json(line))
+        except (ValueError, RecursionError) as error:
+            why = getattr(error, "msg", None) or error
+            raise InputError(f"{path}: can't be read as JSON lines (line {number}: {why}): restore it") from error
+    return rows
 
 
 def last_row(path: Path) -> dict:

@@ -156,6 +156,17 @@ def test_the_card_of_a_contrastive_run(tmp_path):
     assert facts.base == "bert-mine" and facts.licence is None and not facts.on_sample
 
 
+def test_the_card_has_no_place_of_one_machine_and_every_zero(tmp_path):
+    options = {"seed": 0, "hidden_dropout_prob": 0.0, "quiet": False, "loss": None, "sst_dev": "/home/me/my-dev.csv"}
+    options |= {"distill": ["/home/me/runs/first", "/home/me/runs/second"], "dev": "/home/me/sts-dev.csv"}
+    config = {"command": "multitask_classifier.py", "options": options, "model": {"name": "/home/me/runs/mine/best"}}
+    write_json(tmp_path / "config.json", config)
+    facts = facts_of(tmp_path)
+    assert facts.options["seed"] == 0 and facts.options["hidden_dropout_prob"] == 0.0
+    assert facts.options["distill"] == "first and second" and facts.base == "mine"
+    assert "/home/me" not in str(facts) and not facts.options.keys() & {"quiet", "loss"}
+
+
 def test_what_cannot_be_exported(tmp_path, tiny, tiny_tokenizer, capsys):
     save_run(tmp_path / "run", tiny, tiny_tokenizer)
     (tmp_path / "full").mkdir()

@@ -37,10 +37,11 @@ from command_line import build_parser
 from datasets import read_examples
 from errors import InputError
 from evaluation import METRICS, predict, read_predictions
-from files import read_json, sha256
+from files import read_json, sha256, write_json
 from model import MultitaskBERT
 from multitask_classifier import main
 from options import get_args
+from resuming import defaults_then
 from run import Run
 from task_files import read_split
 from task_options import parse_attention, parse_fraction, parse_loss, parse_pooler
@@ -339,6 +340,19 @@ def test_predictions_that_stand_beside_another_run_s_are_said_so(command, root):
     assert "predictions of other runs: para of runs/first; sts of an unknown run\n" in found.out
     found = command("--tasks", "sst", "--run", "runs/fourth", "--sst_dev_out", "a/x.csv", "--sst_test_out", "a/y.csv")
     assert found.code == 0 and "other runs" not in found.out
+
+
+def test_predictions_that_no_run_keeps_are_set_aside(command, root):
+    command("--run", "runs/first")
+    place = root / "predictions" / "sts-dev-output.csv"
+    place.write_text(mine := place.read_text() + "mine , 1.0 \n")
+    found = command("--run", "runs/second", "--lr", "0.01", "--option", "finetune")
+    assert (
+        found.code == 0
+        and "predictions of an unknown run were replaced, and are kept in predictions/replaced: sts-" in found.out
+    )
+    kept = [path for path in (root / "predictions" / "replaced").iterdir() if path.name.startswith("sts-dev-output-")]
+    assert [path.read_text() for path in kept] == [mine]
 
 
 def test_a_model_that_nothing_was_taught_replaces_no_predictions(command, root):
@@ -970,6 +984,42 @@ def test_going_on_equals_not_stopping(command, stop, root, options):
     assert command("--epochs", "2", "--run", "runs/straight", *options.split()).code == 0
     for name in ("best/model.safetensors", *predictions()):
         assert (root / "runs" / "x" / name).read_bytes() == (root / "runs" / "straight" / name).read_bytes()
+
+
+@pytest.mark.parametrize("again", [(), ("--data", "data/sample")])
+def test_going_on_takes_the_defaults_of_then(command, stop, root, again):
+    """What stood nowhere when the run began, and is the default by now, is not its data."""
+    stop("--option", "finetune")
+    shutil.copy(root / "data" / "sample" / "ids-sst-train.csv", root / "data" / "ids-sst-train.csv")
+    found = command("--resume", "runs/x", *again)
+    assert (found.code, found.err) == (0, "") and "data/sample: as when the run began" in found.out
+
+
+def test_what_a_run_wished_for_gives_way_to_what_is_typed_now(stopped):
+    path = stopped / "config.json"
+    for then, typed, wanted in (
+        ({"device": "cpu", "use_gpu": False}, ["--use_gpu"], (None, True)),
+        ({"device": None, "use_gpu": True}, ["--device", "cpu"], ("cpu", False)),
+    ):
+        config = read_json(path)
+        write_json(path, config | {"options": config["options"] | then})
+        args = options.get_args(["--resume", "runs/x", *typed])
+        assert (args.device, args.use_gpu) == wanted
+
+
+def test_the_model_and_the_data_that_a_run_took_untold():
+    def files(folder):
+        return {"sst": {"train": {"path": f"/somewhere/{folder}/ids-sst-train.csv", "rows": 1}}}
+
+    untold, model = {"model": None, "data": None, "lr": 1}, {"name": "all-MiniLM-L6-v2", "path": "/somewhere"}
+    for folder, place in (("data/sample", course_data.DATA / "sample"), ("data", course_data.DATA), ("mine", None)):
+        found = defaults_then(untold, {"model": model, "data": files(folder)})
+        assert found == {"model": "all-MiniLM-L6-v2", "data": place and str(place), "lr": 1}
+    contrastive = {"train": [{"path": "/x/data/sample/ids-sst-train.csv"}], "dev": {"path": "/x/other.csv"}}
+    assert defaults_then(untold, {"data": contrastive})["data"] == str(course_data.DATA / "sample")
+    told = {"model": "mine", "data": "there"}
+    assert defaults_then(told, {"model": model, "data": files("data")}) == told
+    assert defaults_then(untold, {"model": {"name": "mine"}, "data": None}) == untold
 
 
 def test_going_on_where_a_gpu_or_a_package_is_missing(command, stopped, root, monkeypatch):

@@ -242,6 +242,21 @@ def test_the_newest_run_is_asked_where_none_is_named(ask, run, tiny, tiny_tokeni
     assert "no run with a model in runs: train one" in refused(ask, stdin="a cat\n", run=None)
 
 
+@pytest.mark.parametrize("options", [("--columns", "text"), ("--format", "jsonl")])
+def test_options_of_files_are_refused_beside_a_text(ask, options):
+    assert f"{options[0]}: for files" in refused(ask, "a good film", *options)
+
+
+@pytest.mark.parametrize("options", [("--output", "x.csv"), ("--columns", "text"), ("--format", "jsonl")])
+def test_options_of_files_are_refused_at_the_prompt(ask, options, monkeypatch):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(io, "TextIOWrapper", Terminal)
+    assert f"{options[0]}: for files" in refused(ask, *options, stdin="a good film\n")
+
+
 def test_an_untrained_model_is_said_to_be_one(ask, run):
     write_json(run / "config.json", {"command": "multitask_classifier.py", "options": {"epochs": 0}})
     write_json(run / "scores.json", {})

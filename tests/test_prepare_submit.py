@@ -443,10 +443,43 @@ def test_what_an_ensemble_s_runs_used_counts_too(root, capsys):
     zipped_only_with_force(root, capsys, message)
 
 
+def test_what_taught_a_run_counts_too(root, capsys):
+    shutil.copytree(root / "data", root / "data" / "sample")
+    teacher = write_run(root, "teacher", ANSWERS, data="data/sample")
+    shutil.rmtree(teacher / "predictions")
+    config = read_json(teacher / "config.json") | {"model": {"name": "another", "sha256": "0" * 64}}
+    write_json(teacher / "config.json", config | {"options": {"epochs": 0}})
+    path = root / "runs" / "first" / "config.json"
+    write_json(path, read_json(path) | {"teachers": {str(teacher): "0" * 64}})
+    assert prepare_submit.main([], root) == 1
+    out, err = capsys.readouterr()
+    assert "objection: runs/teacher started from another: the course allows bert-base-uncased alone\n" in err
+    assert "objection: runs/first used data that is not the course's: data/sample/ids-sst-train.csv and 8 more\n" in err
+    assert "note: runs/teacher is untrained (--epochs 0)\n" in out
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [([1], "run again, or name another"), ({"members": "x"}, "no run's"), (None, "made of itself")],
+)
+def test_a_member_s_config_that_is_none_is_one_line(root, capsys, config, message):
+    member = write_run(root, "member", ANSWERS)
+    shutil.rmtree(member / "predictions")
+    whole = read_json(member / "config.json")
+    if isinstance(config, list):
+        write_json(member / "config.json", config)
+    else:
+        write_json(member / "config.json", whole | (config or {"members": [str(member)]}))
+    path = root / "runs" / "first" / "config.json"
+    write_json(path, read_json(path) | {"members": [str(member)]})
+    assert prepare_submit.main([], root) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_an_ensemble_s_run_that_is_gone_is_no_data_file(root, capsys):
     path = root / "runs" / "first" / "config.json"
     write_json(path, read_json(path) | {"members": [str(root / "runs" / "gone")]})
-    message = "runs/first averages runs/gone, which is not there any more, so what it was trained on is unknown"
+    message = "runs/first is made of runs/gone, which is not there any more, so what it was trained on is unknown"
     zipped_only_with_force(root, capsys, message)
 
 
@@ -466,6 +499,18 @@ def test_a_run_on_a_part_of_its_rows_or_without_training_is_remarked_on(root, ca
         f"note: runs/{run.name} is untrained (--epochs 0)",
         f"note: runs/{run.name} was trained on 2,136 of 8,544 rows of sst (--fraction)",
     ]
+
+
+def test_predictions_that_are_nowhere_else_are_kept(root, capsys):
+    place = root / "predictions" / "sst-dev-output.csv"
+    place.write_text(place.read_text() + "\n")
+    mine = place.read_bytes()
+    assert prepare_submit.main(["--sst", "first"], root) == 0
+    assert "note: predictions of an unknown run were replaced, and are kept in " in capsys.readouterr().out
+    kept = list((root / "predictions" / "replaced").iterdir())
+    assert [path.read_bytes() for path in kept] == [mine] and place.read_bytes() != mine
+    with zipfile.ZipFile(root / prepare_submit.ARCHIVE) as archive:
+        assert not any("replaced" in name for name in archive.namelist())
 
 
 def test_predictions_of_no_known_run(root, capsys):

@@ -483,9 +483,9 @@ def test_a_run_from_before_an_option_is_taken_for_its_default(make, tmp_path):
 
 
 def test_a_damaged_file_of_rows_is_named(make, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"cell": {"row": "mean"')
+    (tmp_path / "rows.jsonl").write_text('{}\n\x7b"cell": {"row": "mean"')
     code, _, err = make(*MEAN_SST)
-    assert code == 1 and "rows.jsonl" in err and err.count("\n") == 1
+    assert code == 1 and "rows.jsonl: can't be read as JSON lines (line 2: " in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
