@@ -12,7 +12,6 @@ import math
 import shlex
 import statistics
 import sys
-import warnings
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +19,6 @@ from pathlib import Path
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
 import numpy as np
-from scipy.stats import dunnett
 from scipy.stats import t as students_t
 
 import contrastive_cells
@@ -54,7 +52,10 @@ from run_checks import need
 from sharing import held
 from stopping import on_signals, stop_at_once
 from task_cells import TaskCell
-from tasks import TASKS
+from tasks import TASKS, leaderboard_score
+
+SCORE = Column("sst", "leaderboard", "score")  # beside the leaderboard's tasks, in a table of many rows
+DRAWS = 100_000  # a quantile that is drawn so is good to two digits
 
 # Kind of table -> who makes its runs, with scale_of(args, table), fits(cell, scale) and caption(table, scale, rows).
 KINDS = {Table: (task_cells, TaskCell), ContrastiveTable: (contrastive_cells, ContrastiveCell)}
@@ -97,6 +98,8 @@ def markdown(lines: list[list[str]]) -> str:
 def value_of(found: dict, column: Column) -> float | None:
     """What a column shows of a row of the file."""
     where, number = f"the row of {found['cell']}", (int, float, type(None))
+    if column == SCORE:
+        return leaderboard_score({each.task: value_of(found, each) for each in LEADERBOARD})
     if column.metric == "loss":
         return need(found, ("loss", column.task), number, where)
     scores = need(found, ("dev", column.task), dict, where)
@@ -106,7 +109,8 @@ def value_of(found: dict, column: Column) -> float | None:
 def values_of(row: Row, column: Column, rows: list[dict]) -> dict[int, float]:
     """seed -> the column's value in the runs of this row; undefined ones are left out."""
     fits = [found for found in rows if (found["cell"]["row"], found["cell"]["option"]) == (row.key, row.option)]
-    found = {each["cell"]["seed"]: value_of(each, column) for each in fits if column.task in each["cell"]["tasks"]}
+    tasks = {each.task for each in (LEADERBOARD if column == SCORE else [column])}
+    found = {each["cell"]["seed"]: value_of(each, column) for each in fits if tasks <= set(each["cell"]["tasks"])}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
@@ -139,7 +143,8 @@ def results_table(table: Table, rows: list[dict], shown: Iterable[Row] | None = 
     those of the whole table.
     """
     header, times = ["", "option"], any(row.seconds for row in table.rows)
-    for column in table.columns:
+    columns = table.columns + ((SCORE,) if table.many and table.columns == LEADERBOARD else ())
+    for column in columns:
         if table.of_a_paper:
             header += [f"{column.title}: paper", "ours", "difference"]
         else:
@@ -148,11 +153,11 @@ def results_table(table: Table, rows: list[dict], shown: Iterable[Row] | None = 
         header += ["training time, by the baseline's: paper", "ours"]
     lines, together = [header], {}
     if table.many:
-        together = {column: differences_at_once(table, column, rows) for column in table.columns if column.compared}
+        together = {column: differences_at_once(table, column, rows) for column in columns if column.compared}
     for row in table.rows if shown is None else shown:
         base = baseline_of(row, table)
         line = [f"`{row.key}`: {row.name}", row.option]
-        for column in table.columns:
+        for column in columns:
             ours = values_of(row, column, rows)
             if table.of_a_paper:
                 paper = row.paper.get(f"{column.task} {column.metric}")
@@ -195,31 +200,53 @@ def paired(ours: dict[int, float], base: dict[int, float]) -> str:
 
 
 def differences_at_once(table: Table, column: Column, rows: list[dict]) -> dict[tuple[str, str], str]:
-    """(key, option) -> `+0.007 [-0.005, +0.019]`: the difference of its mean from that of the row compared with.
+    """(key, option) -> `+0.007 [-0.005, +0.019]`: how far a row is from the one compared with, seed for seed.
 
-    The intervals are Dunnett's (1955, "A Multiple Comparison Procedure for Comparing Several Treatments with a
-    Control", J. Am. Stat. Assoc. 50): in 95 % of columns all of them hold. They take the spread between seeds to be the
-    same in every row, so that rows of one seed have one, too, where any row has more. Seeds aren't paired.
+    Least squares with an effect of each row and one of each seed, which all rows share (randomized blocks, Fisher
+    1935), and one spread of what is left, so that rows of one seed have an interval, too, where others have more. In
+    95 % of columns all intervals hold, as Dunnett's do (1955, J. Am. Stat. Assoc. 50); their width is found by drawing
+    (Edwards and Berry 1987, Biometrics 43). A row without a seed in common, by way of others even, has a difference of
+    means alone.
     """
     found = {}
     for option in dict.fromkeys(row.option for row in table.rows):
-        alike = [row for row in table.rows if row.option == option]
-        values = {row.key: list(values_of(row, column, rows).values()) for row in alike}
-        base = values.pop(table.compared_with, [])
-        others = {key: found for key, found in values.items() if found}
+        values = {row.key: values_of(row, column, rows) for row in table.rows if row.option == option}
+        base = values.pop(table.compared_with, {})
+        others = {key: of_seeds for key, of_seeds in values.items() if of_seeds}
         if not base or not others:
             continue
-        told = [signed(statistics.fmean(each) - statistics.fmean(base)) for each in others.values()]
-        if any(len(set(each)) > 1 for each in (base, *others.values())):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Precision loss occurred")  # seeds of one row that are equal
-                test = dunnett(*others.values(), control=base, rng=np.random.default_rng(SEED))
-                # a root that is found to three digits instead of more
-                warnings.filterwarnings("ignore", "Computation of the confidence interval did not converge")
-                ends = test.confidence_interval(CONFIDENCE)
-            told = [f"{said} [{signed(a)}, {signed(b)}]" for said, a, b in zip(told, ends.low, ends.high, strict=True)]
+        told = [signed(statistics.fmean(each.values()) - statistics.fmean(base.values())) for each in others.values()]
+        for place, (value, half) in _in_blocks([base, *others.values()]).items():
+            ends = "" if half is None else f" [{signed(value - half)}, {signed(value + half)}]"
+            told[place] = f"{signed(value)}{ends}"
         found |= {(key, option): each for key, each in zip(others, told, strict=True)}
     return found
+
+
+def _in_blocks(values: list[dict[int, float]]) -> dict[int, tuple[float, float | None]]:
+    """Of each row after the first, by its place there: its difference from the first, and half its interval.
+
+    values: of each row, seed -> number. None where nothing is left to tell a spread by; no entry without common seeds.
+    """
+    seeds = sorted({seed for row in values for seed in row})
+    cells = [(place, seeds.index(seed), value) for place, row in enumerate(values) for seed, value in row.items()]
+    effects, y = np.zeros((len(cells), len(values) + len(seeds))), np.array([value for _, _, value in cells])
+    for number, (place, seed, _) in enumerate(cells):
+        effects[number, [place, len(values) + seed]] = 1
+    solved = np.linalg.pinv(effects)
+    wanted = np.zeros((len(values) - 1, effects.shape[1]))
+    wanted[:, 0], wanted[:, 1 : len(values)] = -1, np.eye(len(values) - 1)
+    known = [place for place, row in enumerate(wanted) if np.allclose(row @ solved @ effects, row)]
+    weights = wanted[known] @ solved  # of each number, in each difference
+    left, freedom = y - effects @ (solved @ y), len(cells) - np.linalg.matrix_rank(effects)
+    halves: list[float | None] = [None] * len(known)
+    if freedom and known:
+        errors = np.linalg.norm(weights, axis=1)
+        rng = np.random.default_rng(SEED)
+        drawn = np.abs(rng.standard_normal((DRAWS, len(cells))) @ weights.T / errors).max(axis=1)
+        drawn /= np.sqrt(rng.chisquare(freedom, DRAWS) / freedom)
+        halves = list(np.quantile(drawn, CONFIDENCE) * errors * math.sqrt(left @ left / freedom))
+    return dict(zip(known, zip(weights @ y, halves, strict=True), strict=True))
 
 
 def time_ratio(row: Row, base: Row | None, rows: list[dict]) -> str:

@@ -171,7 +171,7 @@ def caption(table: Table, scale: Scale, rows: list[dict]) -> str:
             said.append(f"{task}: {share:g} of the train rows" + (f" ({count.pop():,})" if len(count) == 1 else ""))
     said.append("ours: mean ± standard deviation between seeds (number of seeds)")
     if table.many:
-        said.append("of differences in brackets 95 % intervals that hold for a whole column at once (Dunnett 1955)")
+        said.append("of differences, seed for seed, in brackets 95 % intervals that hold for a whole column at once")
         said.append("they take seeds to spread alike in every row")
     elif not table.of_a_paper:
         said.append("of differences, seed by seed, in brackets the 95 % t interval")

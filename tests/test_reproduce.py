@@ -15,7 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import multivariate_t
 
 import cells
 import reproduce
@@ -125,12 +128,18 @@ def test_mean_spread_and_difference_by_hand():
 def test_the_rows_named_alone_are_printed_with_the_whole_tables_intervals(make):
     table = TABLES["recipe"]
     keys = ("steps", "best", "steps-swap")
-    rows = [make_row(key, seed, 0.5 + 0.01 * seed * place) for place, key in enumerate(keys) for seed in (1, 2)]
+    rows = [
+        make_row(key, seed, 0.5 + 0.01 * seed * place, tasks=("sst", "para", "sts"))
+        for place, key in enumerate(keys)
+        for seed in (1, 2)
+    ]
     whole = reproduce.results_table(table, rows, table.rows).splitlines()
     some = reproduce.results_table(
         table, rows, [row for row in table.rows if row.key in ("steps", "best")]
     ).splitlines()
     assert [line.split(":")[0] for line in some[2:]] == ["| `steps`", "| `best`"]
+    # 0.5 on all three, of which the correlation counts as 0.75; then 0.01 and 0.02 more, of which the third counts half
+    assert "| 0.583 ± 0.000 (2) |" in some[2] and "| 0.596 ± 0.006 (2) | +0.013 [" in some[3]
     assert len(whole) == 2 + len(table.rows) and set(some) < set(whole) and "[" in some[-1]
     named = make("--print", "--rows", "best-both", table="recipe")[1]
     assert re.findall("^. `(.*?)`", named, re.MULTILINE) == ["steps", "best-both"]  # the one compared with, and that
@@ -165,12 +174,12 @@ def test_without_a_paper_differences_are_of_the_same_seeds():
 
 
 def test_of_many_rows_the_intervals_hold_at_once():
-    """With one other row it is the two-sample t interval; with several it is wider, and a row of one seed has one."""
+    """With one other row it is the paired t interval; with several it is wider, and a row of one seed has one."""
     names = ("base", "new", "more", "none")
     table = dataclasses.replace(
         OF_A_PAPER, many=True, rows=tuple(Row(name, name, "finetune", {}, (SST,)) for name in names)
     )
-    rows = [make_row("base", 1, 0.4), make_row("base", 2, 0.6), make_row("new", 3, 0.7), make_row("new", 4, 0.9)]
+    rows = [make_row("base", 1, 0.4), make_row("base", 2, 0.6), make_row("new", 1, 0.7), make_row("new", 2, 0.8)]
 
     def differences():
         """Of each row: the difference, and how far the ends of its interval are from it."""
@@ -180,14 +189,29 @@ def test_of_many_rows_the_intervals_hold_at_once():
             found.append((value, *(end - value for end in ends)))
         return found
 
-    # Pooled variance (0.02 + 0.02) / 2; 4.303 standard errors of sqrt(0.02 / 2 + 0.02 / 2), two degrees of freedom.
     assert printed(table, rows[:2])[0][3] == printed(table, rows)[2][3] == ""
-    assert differences()[0] == pytest.approx((0.3, -0.6085, 0.6085), abs=0.003)
+    # Differences 0.3 and 0.2: 12.706 standard errors of 0.0707 / sqrt(2), one degree of freedom.
+    assert differences()[0] == pytest.approx((0.25, -0.635, 0.635), rel=0.05)
 
-    rows.append(make_row("more", 1, 0.5))
+    # Of three rows and three seeds: s^2 is what is left over (3 - 1) * (3 - 1), errors are sqrt(2 s^2 / 3), which
+    # Dunnett's quantile of two rows multiplies: of two t of four degrees of freedom whose correlation is one half.
+    numbers = {"base": (0.4, 0.6, 0.5), "new": (0.7, 0.8, 0.7), "more": (0.5, 0.5, 0.6)}
+    rows = [make_row(name, seed, value) for name, three in numbers.items() for seed, value in enumerate(three)]
+    y = np.array(list(numbers.values()))
+    left = y - y.mean(axis=0) - y.mean(axis=1, keepdims=True) + y.mean()
+    both = multivariate_t(shape=[[1, 0.5], [0.5, 1]], df=4, seed=0)
+    quantile = brentq(lambda q: both.cdf([q, q], lower_limit=[-q, -q]) - 0.95, 2, 5, xtol=1e-3)
+    half = quantile * math.sqrt((left**2).sum() / 4 * 2 / 3)
     new, more = differences()
-    assert new[2] > 0.65 and more[0] == 0
-    assert more[2] / new[2] == pytest.approx(math.sqrt((1 / 2 + 1) / (1 / 2 + 1 / 2)), abs=0.01)
+    assert new == pytest.approx((0.7333 - 0.5, -half, half), abs=0.003)
+    assert more == pytest.approx((0.0333, -half, half), abs=0.003)
+
+    # A seed that is good for all rows is no row's merit; what shares no seed with the first has no interval.
+    numbers = {"base": {1: 0.4, 2: 0.6}, "new": {1: 0.5, 2: 0.71}, "more": {2: 0.7}, "none": {3: 0.9}}
+    rows = [make_row(name, seed, value) for name, seeds in numbers.items() for seed, value in seeds.items()]
+    (_, *_), (value, low, high), apart = differences()
+    assert value == pytest.approx(0.0975, abs=0.003) and -low == pytest.approx(high, abs=0.002) and high > 0
+    assert apart == (0.4,)
 
     alone = [make_row(name, 1, value) for name, value in (("base", 0.4), ("new", 0.5), ("more", 0.3))]
     assert [line[3] for line in printed(table, alone)] == ["", "+0.100", "-0.100", ""]  # nothing to tell a spread by
