@@ -19,13 +19,12 @@ from datasets import blank, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from files import short
 from sentence_keys import key
-from table_files import lines_of, objects_of, table_of
+from table_files import JSON_LINES, TABLES, kind_of, lines_of, objects_of, table_of
 from task_files import SHUFFLE
 
 # Columns of sentences, where none are named: the course's and most others'.
 SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2", "text")
 PAIR_COLUMNS = ("sent0", "sent1", "hard_neg")  # SimCSE's names
-TABLES = (".csv", ".tsv")
 LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"  # where the annotators did not agree
 SENTEVAL = ("train", "dev", "test")
@@ -120,7 +119,7 @@ def read_sentences(paths: Sequence[Path], columns: Sequence[str] = SENTENCE_COLU
     for path in paths:
         source, text = _open(path)
         sources.append(source)
-        found = _columns_of(path, text, columns) if path.suffix in TABLES else _sentences(text)
+        found = _columns_of(path, text, columns) if kind_of(path) in TABLES else _sentences(text)
         for line, texts in found:
             for sentence in (" ".join(text.split()) for text in texts):
                 if blank(sentence) or sentence in seen:
@@ -238,14 +237,14 @@ def _senteval_file(path: Path) -> Path:
 
 def _is_inference(path: Path, text: str) -> bool:
     names = text.split("\n", 1)[0].rstrip("\r").split("\t")
-    return path.suffix == ".jsonl" or path.name.startswith("s1.") or "gold_label" in names
+    return kind_of(path) in JSON_LINES or path.name.startswith("s1.") or "gold_label" in names
 
 
 def _triples(source: Source, text: str) -> Iterator[Row]:
     """One for each entailment whose premise has a contradiction: the first with the first, the second with the second,
     from the beginning again where there are fewer contradictions."""
     path = source.path
-    if path.suffix == ".jsonl":
+    if kind_of(path) in JSON_LINES:
         found = _from_jsonl(path, text)
     elif path.name.startswith("s1."):
         found = _from_senteval(source, text)

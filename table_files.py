@@ -14,7 +14,13 @@ from pathlib import Path
 from datasets import listed
 from errors import InputError, quoted
 
+TABLES, JSON_LINES = ("csv", "tsv"), ("jsonl", "ndjson")  # kinds of files, see `kind_of`
 LIMIT = 2**31 - 1  # csv's own limit of a field is 131,072 characters
+
+
+def kind_of(path: Path) -> str:
+    """The end of its name, in small letters, as T.CSV is a table, too: `csv`."""
+    return path.suffix.removeprefix(".").lower()
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:

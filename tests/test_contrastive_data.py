@@ -51,6 +51,19 @@ def test_several_files_say_each_sentence_once(write):
     assert [source.rows for source in found.sources] == [2, 1] and found.sources[1].dropped == {"said before": [2]}
 
 
+def test_a_files_kind_is_told_by_its_name_in_small_and_large_letters(write):
+    found = read_sentences([write("T.CSV", "id,text\n1,one\n"), write("U.Tsv", "text\tid\ntwo\t2\n")])
+    assert found.rows == [("one",), ("two",)]
+    inference = [
+        {"sentence1": "p", "sentence2": f"h {label}", "gold_label": label} for label in ("entailment", "contradiction")
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in inference)
+    for name in ("SNLI.JSONL", "snli.ndjson"):
+        assert read_pairs([write(name, lines)]).rows == [("p", "h entailment", "h contradiction")]
+        assert keys_of([write(name, lines)]) == {"p", "hentailment", "hcontradiction", "entailment", "contradiction"}
+    assert key("a, b") in keys_of([write("C.CSV", 'id,sentence\n7,"a, b"\n')])
+
+
 def test_pairs_triples_and_duplicates(write):
     pairs = write("p.csv", 'sent0,sent1\n"a, b",c\nd,\n')
     found = read_pairs([pairs])
