@@ -19,7 +19,7 @@ from datasets import blank, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from files import short
 from sentence_keys import key
-from table_files import JSON_LINES, TABLES, kind_of, lines_of, objects_of, table_of
+from table_files import JSON_LINES, TABLES, first_line, kind_of, lines_of, objects_of, table_of
 from task_files import SHUFFLE
 
 # Columns of sentences, where none are named: the course's and most others'.
@@ -190,11 +190,12 @@ def _sentences(text: str) -> Iterator[Row]:
 def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
     """Of a table, those of the columns that it has, one at least."""
     rows = table_of(path, text)
-    _, header = next(rows)
+    line, header = next(rows)
     places = [header.index(name) for name in columns if name in header]
     if not places:
         raise InputError(
-            f"{path}, line 1: no column {listed(columns)}; found {listed(header)}: name those of sentences by --column"
+            f"{path}, line {line}: no column {listed(columns)}; found {listed(header)}: name those of sentences by "
+            "--column"
         )
     for line, fields in rows:
         yield line, tuple(fields[place] for place in places)
@@ -202,7 +203,7 @@ def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
 
 def _table_pairs(source: Source, text: str) -> Iterator[Row]:
     rows = table_of(source.path, text)
-    _, header = next(rows)
+    line, header = next(rows)
     if {"sentence1", "sentence2", "is_duplicate"} <= set(header):
         first, second, label = (header.index(name) for name in ("sentence1", "sentence2", "is_duplicate"))
         for line, fields in rows:
@@ -213,8 +214,8 @@ def _table_pairs(source: Source, text: str) -> Iterator[Row]:
         return
     if not {"sent0", "sent1"} <= set(header):
         raise InputError(
-            f"{source.path}, line 1: found {listed(header)}; wanted sent0, sent1 and perhaps hard_neg, or gold_label, "
-            "sentence1 and sentence2, or sentence1, sentence2 and is_duplicate: rename the columns"
+            f"{source.path}, line {line}: found {listed(header)}; wanted sent0, sent1 and perhaps hard_neg, or "
+            "gold_label, sentence1 and sentence2, or sentence1, sentence2 and is_duplicate: rename the columns"
         )
     places = [header.index(name) for name in PAIR_COLUMNS if name in header]
     for line, fields in rows:
@@ -236,7 +237,7 @@ def _senteval_file(path: Path) -> Path:
 
 
 def _is_inference(path: Path, text: str) -> bool:
-    names = text.split("\n", 1)[0].rstrip("\r").split("\t")
+    names = first_line(text).split("\t")
     return kind_of(path) in JSON_LINES or path.name.startswith("s1.") or "gold_label" in names
 
 
@@ -296,15 +297,17 @@ def _from_tsv(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
     """The authors' own layout: tabs without any quoting, so that a quote is a quote."""
     header: list[str] = []
     for line, content in lines_of(text):
+        if not content.strip():
+            continue
         fields = content.split("\t")
         if not header:
             header = fields
             missing = [name for name in ("sentence1", "sentence2") if name not in header]
             if missing:
-                raise InputError(f"{path}, line 1: no column {listed(missing)}; found {listed(header)}: choose another")
+                raise InputError(
+                    f"{path}, line {line}: no column {listed(missing)}; found {listed(header)}: choose another"
+                )
             places = [header.index(name) for name in ("sentence1", "sentence2", "gold_label")]
-            continue
-        if not content:
             continue
         # A row may end early, where the last annotators' labels are missing.
         if len(fields) <= max(places):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from datasets import decode_text, read_bytes
 from errors import InputError
-from table_files import JSON_LINES, kind_of, lines_of, objects_of, table_of
+from table_files import JSON_LINES, first_line, kind_of, lines_of, objects_of, table_of
 
 
 def key(text: str) -> str:
@@ -40,11 +40,10 @@ def keys_of(paths: Iterable[Path]) -> set[str]:
 
 def _all_texts(path: Path) -> Iterator[str]:
     text = decode_text(path, read_bytes(path))
-    first = text.split("\n", 1)[0]
     if kind_of(path) in JSON_LINES:
         for _, row in objects_of(path, text):
             yield from (value for value in row.values() if isinstance(value, str))
-    elif kind_of(path) == "csv" and "\t" not in first:
+    elif kind_of(path) == "csv" and "\t" not in first_line(text):
         for _, fields in table_of(path, text):
             yield from fields
     else:
