@@ -135,7 +135,13 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
 def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], object]) -> Job:
     """Resolve model, data and device, and say which and why."""
     if args.tensorboard:
-        check_installed()
+        try:
+            check_installed()
+        except InputError as error:
+            if not args.resume:
+                raise
+            say(f"left out   {error}")  # the option stands in config.json, where nobody can leave it out
+            args.tensorboard = False
     device, reason = choose_device(argparse.Namespace(device=args.device, use_gpu=False), processes.local_rank)
     precision = choose_precision(args.precision, device)
     torch.manual_seed(args.seed)  # decides a new pooler's first weights

@@ -20,6 +20,7 @@ import state_dicts
 from bert import BertModel
 from contrastive_model import ContrastiveGradients
 from contrastive_training import SHARED
+from errors import InputError
 from run import Run
 from sentence_encoder import SentenceEncoder
 from sts_data import read_pairs
@@ -175,6 +176,30 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
     (files / "run" / "config.json").write_text(json.dumps(config))
     assert contrastive.main(["train", "--resume", run]) == 1
     assert "the options have no lr: restore it" in capsys.readouterr().err
+
+
+def test_going_on_where_tensorboard_is_missing(files, monkeypatch, capsys):
+    """It changes no number, and was asked for when the run began: left out, and said to be."""
+
+    def missing():
+        raise InputError("--tensorboard: not installed")
+
+    def stop(trainer, say):
+        raise Stopped
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "_train_epoch", stop)
+        assert train(files) == 130
+    config = json.loads((files / "run" / "config.json").read_text())
+    config["options"]["tensorboard"] = True
+    (files / "run" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("contrastive_training.check_installed", missing)
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(files / "run")]) == 0
+    said = capsys.readouterr()
+    assert "left out   --tensorboard: not installed" in said.out and not said.err
+    assert train(files, "--tensorboard", run="new") == 1  # who types it can leave it out
+    assert capsys.readouterr().err == "error: --tensorboard: not installed\n" and not (files / "new").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--micro_batch", 2], ["--mlm_weight", 0.1]])
