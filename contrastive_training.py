@@ -151,6 +151,7 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     longest = config.max_position_embeddings
     if args.max_length > longest:
         raise InputError(f"--max_length {args.max_length}: the model has {longest} positions: give {longest} at most")
+    refuse_without_mask(args, encoder)
     new = " (its weights are new)" if encoder.pooler_is_new else ""
     options = "".join(f", {name} {value}" for name, value in encoder.pooler_options.items())
     anew = f"; its last {args.reinitialize} layers begin anew" if args.reinitialize else ""
@@ -168,6 +169,14 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     several = f"; {processes.size} processes, each a part of every batch" if processes.size > 1 else ""
     say(f"device     {device}: {reason}; {precision.name}: {precision.why}{several}")
     return Job(args, processes, device, precision, encoder, data, dev_path, dev, keys)
+
+
+def refuse_without_mask(args: argparse.Namespace, encoder: SentenceEncoder) -> None:
+    """Raises InputError where tokens are to be hidden and the vocabulary has nothing to hide them behind."""
+    if (args.mode == MASKED or args.mlm_weight) and encoder.tokenizer.mask_token_id is None:
+        masked = args.mode == MASKED
+        option, other = ("--mode mlm", "") if masked else (f"--mlm_weight {args.mlm_weight:g}", "leave it out, or ")
+        raise InputError(f"{option}: the vocabulary of {encoder.name} has no [MASK]: {other}choose another --model")
 
 
 def read_training(

@@ -25,6 +25,7 @@ from run import Run
 from sentence_encoder import SentenceEncoder
 from sts_data import read_pairs
 from sts_evaluation import spearman_of
+from tokenizer import BertTokenizer
 from training import Stopped, Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -273,6 +274,24 @@ def test_hidden_words_alone_train_the_encoder(files, capsys):
     del typed[typed.index("--dev") : typed.index("--dev") + 2]
     assert contrastive.main(typed) == 0
     assert json.loads((files / "default" / "config.json").read_text())["options"]["dev"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--mode", "mlm"], "--mode mlm: the vocabulary of {} has no [MASK]: choose another --model"),
+        (
+            ["--mlm_weight", 0.1],
+            "--mlm_weight 0.1: the vocabulary of {} has no [MASK]: leave it out, or choose another --model",
+        ),
+    ],
+)
+def test_a_vocabulary_without_a_mask_is_refused_before_anything_is_written(files, capsys, options, wanted):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(25))]
+    BertTokenizer({word: i for i, word in enumerate(words)}, model_max_length=24).save_pretrained(files / "tiny")
+    assert train(files, *options) == 1
+    assert capsys.readouterr().err == f"error: {wanted.format(files / 'tiny')}\n" and not (files / "run").exists()
+    assert train(files, "--epochs", 0) == 0  # without hidden words it needs none
 
 
 def test_the_last_layers_begin_anew(files, capsys):
