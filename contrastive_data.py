@@ -169,6 +169,19 @@ def read_pairs(paths: Sequence[Path]) -> Contrast:
     return Contrast(rows, ids, sources)
 
 
+def hash_of_pairs(path: Path) -> str:
+    """The `sha256` of the Source that read_pairs would make of it."""
+    path = _senteval_file(path)
+    digest = hashlib.sha256(read_bytes(path)).hexdigest()
+    if kind_of(path) in JSON_LINES or not path.name.startswith("s1."):
+        return digest
+    return _hash_of_three(digest, [read_bytes(other) for other in _beside(path)])
+
+
+def _hash_of_three(premises: str, others: list[bytes]) -> str:
+    return hashlib.sha256(b"".join([premises.encode(), *others])).hexdigest()
+
+
 def _open(path: Path) -> tuple[Source, str]:
     content = read_bytes(path)
     text = decode_text(path, content)
@@ -274,19 +287,22 @@ def _triples(source: Source, text: str) -> Iterator[Row]:
 
 def _from_senteval(source: Source, text: str) -> Iterator[tuple[int, str, str, str]]:
     path = source.path
-    sides, digest = [_texts(text)], hashlib.sha256(source.sha256.encode())
-    for name in ("s2", "labels"):
-        other = path.with_name(f"{name}.{path.name.removeprefix('s1.')}")
-        content = read_bytes(other)
-        digest.update(content)
+    sides, contents = [_texts(text)], []
+    for other in _beside(path):
+        contents.append(content := read_bytes(other))
         sides.append(_texts(decode_text(other, content)))
         if len(sides[-1]) != len(sides[0]):
             raise InputError(
                 f"{other}: {len(sides[-1]):,} lines, wanted {len(sides[0]):,} as in {path.name}: fetch both again"
             )
-    source.sha256 = digest.hexdigest()
+    source.sha256 = _hash_of_three(source.sha256, contents)
     for line, (premise, hypothesis, label) in enumerate(zip(*sides, strict=True), start=1):
         yield line, premise.strip(), hypothesis.strip(), label.strip()
+
+
+def _beside(path: Path) -> list[Path]:
+    """The hypotheses' and the labels' file of SentEval's file of premises."""
+    return [path.with_name(f"{name}.{path.name.removeprefix('s1.')}") for name in ("s2", "labels")]
 
 
 def _texts(text: str) -> list[str]:

@@ -7,7 +7,6 @@ arXiv 2209.05972), in the loop of training.py: a run's folder, exact resume, sev
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import time
@@ -40,7 +39,7 @@ from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
 from sentence_encoder import SentenceEncoder
-from sentence_keys import key, keys_of
+from sentence_keys import hash_of_keys, key, keys_of
 from stopping import on_signals, stop_at_once
 from sts_data import ScoredPairs
 from sts_data import read_pairs as read_scored_pairs
@@ -193,7 +192,7 @@ def read_training(
     hashed = None
     if args.exclude:
         keys = keys_of(args.exclude)
-        hashed = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
+        hashed = hash_of_keys(keys)
         data = data.without(keys, SHARED)
     if args.fraction < 1:
         data = data.share(args.fraction, f"beyond --fraction {args.fraction:g}")

@@ -6,6 +6,7 @@ selected by. Sets overlap, and each tokenises its sentences in its own way.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def keys_of(paths: Iterable[Path]) -> set[str]:
         for file in files:
             found.update(map(key, _all_texts(file)))
     return {name for name in found if not name.isdigit()} - {""}
+
+
+def hash_of_keys(keys: set[str]) -> str:
+    """SHA-256 by which a run knows what was left out of its training."""
+    return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
 
 
 def _all_texts(path: Path) -> Iterator[str]:
