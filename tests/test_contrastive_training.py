@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import contrastive
+import report
 import state_dicts
 from bert import BertModel
 from contrastive_model import ContrastiveGradients
@@ -177,6 +179,55 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
     (files / "run" / "config.json").write_text(json.dumps(config))
     assert contrastive.main(["train", "--resume", run]) == 1
     assert "the options have no lr: restore it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ended", ["whole", "early", "without metrics"])
+def test_a_finished_run_that_has_lost_its_scores_is_not_trained_anew(files, monkeypatch, capsys, ended):
+    """Its best model would be gone with the first epoch. report.py sends nobody to --resume either."""
+    if ended == "early":
+        falling = iter((0.5, 0.4, 0.3, 0.2))
+        monkeypatch.setattr("contrastive_training.spearman_of", lambda encoder, pairs: next(falling))
+    run = files / "run"
+    assert train(files, *(["--patience", 2, "--epochs", 9] if ended == "early" else [])) == 0
+    (run / "scores.json").unlink()
+    if ended == "without metrics":
+        (run / "metrics.jsonl").unlink()
+    before = (run / "best" / "model.safetensors").read_bytes()
+    lost = "run has lost its scores.json"
+    back = "copy its scores.json back (its model is still in best/)"
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert f"{lost}, and training would start over: {back}, or train again with another --run" in error
+    assert train(files) == 1
+    assert f"run holds a run already: {back}, or choose another --run" in capsys.readouterr().err
+    assert report.main([str(run)]) == 1
+    assert f"{lost}: {back}" in capsys.readouterr().err
+    assert (run / "best" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("when", ["before the first checkpoint", "its checkpoint deleted"])
+def test_a_stopped_run_without_a_checkpoint_starts_over(files, monkeypatch, capsys, when):
+    """As a damaged checkpoint's error says: not one that is finished, although a best model may be there."""
+    real, saved = Trainer._save, []
+
+    def save(trainer, say):
+        saved.append(trainer.progress.epoch)
+        if when == "its checkpoint deleted":
+            real(trainer, say)
+        if when == "before the first checkpoint" or len(saved) == 2:
+            raise Stopped
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "_save", save)
+        assert train(files) == 130
+    if when == "its checkpoint deleted":
+        assert (files / "run" / "best").is_dir()
+        shutil.rmtree(files / "run" / "last")
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(files / "run")]) == 0
+    assert "there is no checkpoint yet: it starts over" in capsys.readouterr().out
+    assert [row["epoch"] for row in rows(files / "run")] == [0, 1, 2]
 
 
 def test_going_on_where_tensorboard_is_missing(files, monkeypatch, capsys):
