@@ -234,10 +234,6 @@ class TaskData:
         found = [self.batch(part, swaps) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
         return [part.pinned() for part in found] if device.type == "cuda" else found
 
-    def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """The batches of `chunks`."""
-        return (self.batch(rows) for rows in self.chunks(batch_size))
-
     def chunks(self, batch_size: int) -> Iterator[np.ndarray]:
         """Every row once, for evaluation: longest first, so that a batch holds rows of similar length."""
         order = np.argsort(-self.lengths, kind="stable")

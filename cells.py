@@ -23,7 +23,7 @@ from pathlib import Path
 import weights
 from errors import InputError, quoted
 from experiments import TEACHING, Row, Table
-from files import cannot, sha256, short
+from files import atomic_write, cannot, sha256, short
 from options import SCORES, unfinished
 from run import ROOT, Run
 from run_checks import need, read_lines
@@ -31,6 +31,7 @@ from sentence_encoder import best_of
 from sharing import append_line, holder
 
 LOG = "log.txt"
+LENT = "lent.txt"  # in a run's folder: its model stays for others to learn from, and goes with the last of them
 PATIENCE = 120  # seconds that a stopped run has to write its checkpoint before it is killed
 NEW, STOPPED, FINISHED, DONE = "new", "stopped", "finished", "done"
 
@@ -205,24 +206,28 @@ def cells_of(
 
 
 def with_teachers(cells: list[Cell], table: Table, rows: Rows) -> tuple[list[Cell], dict[Path, set[Path]]]:
-    """The cells and the runs that new ones are distilled from, these first; folder -> the folders that it learns from.
+    """The cells and the runs that new ones are distilled from, these first; folder -> the folders that it learns from,
+    of those that are made already, too.
 
     Raises InputError where a row of a teacher stands, but its model is gone.
     """
     teachers, needs = {}, {}
     for student in cells:
-        if student.row.teacher is None or state_of(student, rows) != NEW:
+        if student.row.teacher is None:
             continue
+        is_new = state_of(student, rows) == NEW
         of = tuple(table.options_of(student.row.teacher).items())
         for seed in TEACHING:
             teacher = replace(student, row=student.row.teacher, options=of, seed=seed)
+            needs.setdefault(student.folder, set()).add(teacher.folder)
+            if not is_new:
+                continue
             if state_of(teacher, rows) == DONE and not (teacher.folder / "best").is_dir():
                 raise InputError(
                     f"{student} learns from {teacher}, whose row stands in {short(rows.path)} and whose model is gone: "
                     "leave it out with --rows, or choose another --runs and --results"
                 )
             teachers[teacher.folder] = teacher
-            needs.setdefault(student.folder, set()).add(teacher.folder)
     there = {cell.folder for cell in cells}
     return [teacher for folder, teacher in teachers.items() if folder not in there] + cells, needs
 
@@ -327,26 +332,39 @@ def run_all(
 ) -> list[Cell]:
     """Make the rows of these cells, `jobs` at a time. Returns those that failed; an interrupt stops what runs.
 
-    needs: a cell's folder -> the folders of those that are made before it, and whose models it learns from.
+    needs: a cell's folder -> the folders of those that are made before it, and whose models it learns from. These stay
+    until no cell is left that learns from them, in this call or a later one; what --keep_models kept stays for good.
     """
     waiting, running, failed, needs = list(cells), [], [], needs or {}
-    learned_from = set().union(*needs.values())
-    made_here = []
+    unmade = {cell.folder for cell in cells}
 
     def ready() -> Cell | None:
         ahead = {cell.folder for cell in waiting} | {each.cell.folder for each in running}
         return next((cell for cell in waiting if not needs.get(cell.folder, set()) & ahead), None)
 
+    def still_needed() -> set[Path]:
+        return set().union(*(needs[folder] for folder in unmade & needs.keys()))
+
+    def give_back() -> None:
+        for folder in set().union(*needs.values()) - still_needed():
+            if (folder / LENT).is_file() and keep_models:
+                (folder / LENT).unlink()
+            elif (folder / LENT).is_file():
+                delete_model(folder)
+
     def collect(cell: Cell, whole: bool) -> None:
         found = cell.finished_row(call if whole else None)
-        if cell.folder in learned_from:
-            made_here.append(cell.folder)
+        if cell.folder in still_needed() and not keep_models:
+            lend(cell.folder)
         elif not keep_models:  # before there is a row, after which nobody looks there again
             delete_model(cell.folder)
         rows.add(found)
+        unmade.discard(cell.folder)
+        give_back()
         scores = [f"{name} {metric} {_show(found['dev'][name][metric])}" for name, metric in cell.selecting()]
         say(f"{len(cells) - len(waiting) - len(running)} of {len(cells)}: {cell}: {', '.join(scores)}")
 
+    give_back()  # what a call was interrupted before
     try:
         while waiting or running:
             while len(running) < jobs and (cell := ready()):
@@ -377,9 +395,6 @@ def run_all(
             time.sleep(0.2 if running else 0)
     finally:
         stop(running)
-    if not keep_models and not failed:
-        for folder in made_here:
-            delete_model(folder)
     return failed
 
 
@@ -387,6 +402,13 @@ def delete_model(folder: Path) -> None:
     """The best model of a finished run, whose row is kept: tables need no weights, and disks are finite."""
     if (folder / "best").is_dir():
         shutil.rmtree(folder / "best")
+    (folder / LENT).unlink(missing_ok=True)
+
+
+def lend(folder: Path) -> None:
+    """Note that the model stays for others to learn from, and not because of --keep_models."""
+    with atomic_write(folder / LENT) as file:
+        file.write("best/ is deleted when the runs that learn from it are made\n")
 
 
 def _show(value: float | None) -> str:

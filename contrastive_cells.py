@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from bert import BertConfig
 from cells import FINISHED, STOPPED, Cell, Scale, encoder_of, fits_scale, hash_of, parse_shares, refuse_differences
 from console import counted
+from contrastive_data import hash_of_pairs
 from contrastive_loss import Objective
 from contrastive_model import ContrastiveRows
 from contrastive_options import COMMAND, add_options, resolve
@@ -21,12 +23,13 @@ from contrastive_training import start
 from distributed import ALONE
 from errors import InputError
 from estimate import EFFICIENCY, FLOAT_BYTES, linear_weights, measured_speed
-from experiments import UNSUP, UNTRAINED, ContrastiveTable
+from experiments import SUP, UNSUP, UNTRAINED, ContrastiveTable
 from files import read_json, short
 from options import SCORES
 from run import ROOT, Run
 from run_checks import last_row, need
 from search_data import read_collection
+from sentence_keys import hash_of_keys, keys_of
 from sts_data import read_sets
 
 SIMILARITY, SEARCH = "similarity.json", "search.json"  # what judging leaves in a run's folder
@@ -117,12 +120,34 @@ class ContrastiveCell(Cell):
         differences = self.changed_options(found, where)
         if need(found, ("model", "sha256"), str, where) != self.scale.sha256:
             differences.append("the weights have changed")
-        then, now = found.get("files", {}), self.hashes()
-        differences += [f"{short(self.scale.path(name))} has changed" for name in then if then[name] != now.get(name)]
+        if "files" in found:  # a row
+            then, now = found["files"], self.hashes()
+            changed = [name for name in then if then[name] != now.get(name)]
+        else:
+            changed = self.changed_files(found, where)
+        differences += [f"{short(self.scale.path(name))} has changed" for name in changed]
         refuse_differences(differences, where)
+
+    def changed_files(self, config: dict, where: str) -> list[str]:
+        """Names of what training reads that is not what a run of this config read."""
+        table = self.scale.table
+        names, files = table.train[self.objective], need(config, ("data", "train"), list, where)
+        if len(files) != len(names):
+            return list(names)
+        hash_one = hash_of_pairs if self.objective == SUP else hash_of
+        wanted = {name: hash_one(self.scale.path(name)) for name in names}
+        then = {name: need(file, ("sha256",), str, where) for name, file in zip(names, files, strict=True)}
+        wanted[table.dev] = hash_of(self.scale.path(table.dev))
+        then[table.dev] = need(config, ("data", "dev", "sha256"), str, where)
+        # Left out of training are the sentences of both, so that it says something of these where dev is the same.
+        wanted[table.similarity] = _hash_excluded(self.scale.path(table.similarity), self.scale.path(table.dev))
+        then[table.similarity] = need(config, ("data", "excluded_sentences_sha256"), str, where)
+        changed = [name for name, digest in wanted.items() if then[name] != digest]
+        return [name for name in changed if name != table.similarity or table.dev not in changed]
 
     def finished_row(self, call: str | None) -> dict:
         config, metrics = Run(self.folder).config, self.folder / "metrics.jsonl"
+        self.check(config, short(self.folder))  # the row says that it was made of these data
         end, judged = last_row(metrics), self.folder / SIMILARITY
         similarity, search = read_json(judged), read_json(self.folder / SEARCH)
         dev = {self.scale.table.searched: need(search, ("exact",), dict, self.folder / SEARCH)}
@@ -203,6 +228,11 @@ class ContrastiveCell(Cell):
     def selecting(self) -> list[tuple[str, str]]:
         """What the table compares."""
         return [(column.task, column.metric) for column in self.scale.table.columns if column.compared]
+
+
+@cache
+def _hash_excluded(*paths: Path) -> str:
+    return hash_of_keys(keys_of(paths))
 
 
 def scale_of(args: argparse.Namespace, table: ContrastiveTable) -> ContrastiveScale:

@@ -19,13 +19,12 @@ from datasets import blank, decode_text, listed, read_bytes
 from errors import InputError, quoted
 from files import short
 from sentence_keys import key
-from table_files import lines_of, objects_of, table_of
+from table_files import JSON_LINES, TABLES, first_line, kind_of, lines_of, objects_of, table_of
 from task_files import SHUFFLE
 
 # Columns of sentences, where none are named: the course's and most others'.
 SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2", "text")
 PAIR_COLUMNS = ("sent0", "sent1", "hard_neg")  # SimCSE's names
-TABLES = (".csv", ".tsv")
 LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"  # where the annotators did not agree
 SENTEVAL = ("train", "dev", "test")
@@ -120,7 +119,7 @@ def read_sentences(paths: Sequence[Path], columns: Sequence[str] = SENTENCE_COLU
     for path in paths:
         source, text = _open(path)
         sources.append(source)
-        found = _columns_of(path, text, columns) if path.suffix in TABLES else _sentences(text)
+        found = _columns_of(path, text, columns) if kind_of(path) in TABLES else _sentences(text)
         for line, texts in found:
             for sentence in (" ".join(text.split()) for text in texts):
                 if blank(sentence) or sentence in seen:
@@ -170,6 +169,19 @@ def read_pairs(paths: Sequence[Path]) -> Contrast:
     return Contrast(rows, ids, sources)
 
 
+def hash_of_pairs(path: Path) -> str:
+    """The `sha256` of the Source that read_pairs would make of it."""
+    path = _senteval_file(path)
+    digest = hashlib.sha256(read_bytes(path)).hexdigest()
+    if kind_of(path) in JSON_LINES or not path.name.startswith("s1."):
+        return digest
+    return _hash_of_three(digest, [read_bytes(other) for other in _beside(path)])
+
+
+def _hash_of_three(premises: str, others: list[bytes]) -> str:
+    return hashlib.sha256(b"".join([premises.encode(), *others])).hexdigest()
+
+
 def _open(path: Path) -> tuple[Source, str]:
     content = read_bytes(path)
     text = decode_text(path, content)
@@ -191,11 +203,12 @@ def _sentences(text: str) -> Iterator[Row]:
 def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
     """Of a table, those of the columns that it has, one at least."""
     rows = table_of(path, text)
-    _, header = next(rows)
+    line, header = next(rows)
     places = [header.index(name) for name in columns if name in header]
     if not places:
         raise InputError(
-            f"{path}, line 1: no column {listed(columns)}; found {listed(header)}: name those of sentences by --column"
+            f"{path}, line {line}: no column {listed(columns)}; found {listed(header)}: name those of sentences by "
+            "--column"
         )
     for line, fields in rows:
         yield line, tuple(fields[place] for place in places)
@@ -203,7 +216,7 @@ def _columns_of(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
 
 def _table_pairs(source: Source, text: str) -> Iterator[Row]:
     rows = table_of(source.path, text)
-    _, header = next(rows)
+    line, header = next(rows)
     if {"sentence1", "sentence2", "is_duplicate"} <= set(header):
         first, second, label = (header.index(name) for name in ("sentence1", "sentence2", "is_duplicate"))
         for line, fields in rows:
@@ -214,8 +227,8 @@ def _table_pairs(source: Source, text: str) -> Iterator[Row]:
         return
     if not {"sent0", "sent1"} <= set(header):
         raise InputError(
-            f"{source.path}, line 1: found {listed(header)}; wanted sent0, sent1 and perhaps hard_neg, or gold_label, "
-            "sentence1 and sentence2, or sentence1, sentence2 and is_duplicate: rename the columns"
+            f"{source.path}, line {line}: found {listed(header)}; wanted sent0, sent1 and perhaps hard_neg, or "
+            "gold_label, sentence1 and sentence2, or sentence1, sentence2 and is_duplicate: rename the columns"
         )
     places = [header.index(name) for name in PAIR_COLUMNS if name in header]
     for line, fields in rows:
@@ -237,15 +250,15 @@ def _senteval_file(path: Path) -> Path:
 
 
 def _is_inference(path: Path, text: str) -> bool:
-    names = text.split("\n", 1)[0].rstrip("\r").split("\t")
-    return path.suffix == ".jsonl" or path.name.startswith("s1.") or "gold_label" in names
+    names = first_line(text).split("\t")
+    return kind_of(path) in JSON_LINES or path.name.startswith("s1.") or "gold_label" in names
 
 
 def _triples(source: Source, text: str) -> Iterator[Row]:
     """One for each entailment whose premise has a contradiction: the first with the first, the second with the second,
     from the beginning again where there are fewer contradictions."""
     path = source.path
-    if path.suffix == ".jsonl":
+    if kind_of(path) in JSON_LINES:
         found = _from_jsonl(path, text)
     elif path.name.startswith("s1."):
         found = _from_senteval(source, text)
@@ -274,19 +287,22 @@ def _triples(source: Source, text: str) -> Iterator[Row]:
 
 def _from_senteval(source: Source, text: str) -> Iterator[tuple[int, str, str, str]]:
     path = source.path
-    sides, digest = [_texts(text)], hashlib.sha256(source.sha256.encode())
-    for name in ("s2", "labels"):
-        other = path.with_name(f"{name}.{path.name.removeprefix('s1.')}")
-        content = read_bytes(other)
-        digest.update(content)
+    sides, contents = [_texts(text)], []
+    for other in _beside(path):
+        contents.append(content := read_bytes(other))
         sides.append(_texts(decode_text(other, content)))
         if len(sides[-1]) != len(sides[0]):
             raise InputError(
                 f"{other}: {len(sides[-1]):,} lines, wanted {len(sides[0]):,} as in {path.name}: fetch both again"
             )
-    source.sha256 = digest.hexdigest()
+    source.sha256 = _hash_of_three(source.sha256, contents)
     for line, (premise, hypothesis, label) in enumerate(zip(*sides, strict=True), start=1):
         yield line, premise.strip(), hypothesis.strip(), label.strip()
+
+
+def _beside(path: Path) -> list[Path]:
+    """The hypotheses' and the labels' file of SentEval's file of premises."""
+    return [path.with_name(f"{name}.{path.name.removeprefix('s1.')}") for name in ("s2", "labels")]
 
 
 def _texts(text: str) -> list[str]:
@@ -297,15 +313,17 @@ def _from_tsv(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
     """The authors' own layout: tabs without any quoting, so that a quote is a quote."""
     header: list[str] = []
     for line, content in lines_of(text):
+        if not content.strip():
+            continue
         fields = content.split("\t")
         if not header:
             header = fields
             missing = [name for name in ("sentence1", "sentence2") if name not in header]
             if missing:
-                raise InputError(f"{path}, line 1: no column {listed(missing)}; found {listed(header)}: choose another")
+                raise InputError(
+                    f"{path}, line {line}: no column {listed(missing)}; found {listed(header)}: choose another"
+                )
             places = [header.index(name) for name in ("sentence1", "sentence2", "gold_label")]
-            continue
-        if not content:
             continue
         # A row may end early, where the last annotators' labels are missing.
         if len(fields) <= max(places):

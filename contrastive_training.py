@@ -7,7 +7,6 @@ arXiv 2209.05972), in the loop of training.py: a run's folder, exact resume, sev
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import time
@@ -40,7 +39,7 @@ from run import ROOT, Run, environment, new_name
 from sampling import make_schedule
 from scalars import Scalars, check_installed
 from sentence_encoder import SentenceEncoder
-from sentence_keys import key, keys_of
+from sentence_keys import hash_of_keys, key, keys_of
 from stopping import on_signals, stop_at_once
 from sts_data import ScoredPairs
 from sts_data import read_pairs as read_scored_pairs
@@ -135,7 +134,13 @@ def train(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
 def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], object]) -> Job:
     """Resolve model, data and device, and say which and why."""
     if args.tensorboard:
-        check_installed()
+        try:
+            check_installed()
+        except InputError as error:
+            if not args.resume:
+                raise
+            say(f"left out   {error}")  # the option stands in config.json, where nobody can leave it out
+            args.tensorboard = False
     device, reason = choose_device(argparse.Namespace(device=args.device, use_gpu=False), processes.local_rank)
     precision = choose_precision(args.precision, device)
     torch.manual_seed(args.seed)  # decides a new pooler's first weights
@@ -145,6 +150,7 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     longest = config.max_position_embeddings
     if args.max_length > longest:
         raise InputError(f"--max_length {args.max_length}: the model has {longest} positions: give {longest} at most")
+    refuse_without_mask(args, encoder)
     new = " (its weights are new)" if encoder.pooler_is_new else ""
     options = "".join(f", {name} {value}" for name, value in encoder.pooler_options.items())
     anew = f"; its last {args.reinitialize} layers begin anew" if args.reinitialize else ""
@@ -165,6 +171,14 @@ def start(args: argparse.Namespace, processes: Processes, say: Callable[[str], o
     return Job(args, processes, device, precision, encoder, data, dev_path, dev, keys)
 
 
+def refuse_without_mask(args: argparse.Namespace, encoder: SentenceEncoder) -> None:
+    """Raises InputError where tokens are to be hidden and the vocabulary has nothing to hide them behind."""
+    if (args.mode == MASKED or args.mlm_weight) and encoder.tokenizer.mask_token_id is None:
+        masked = args.mode == MASKED
+        option, other = ("--mode mlm", "") if masked else (f"--mlm_weight {args.mlm_weight:g}", "leave it out, or ")
+        raise InputError(f"{option}: the vocabulary of {encoder.name} has no [MASK]: {other}choose another --model")
+
+
 def read_training(
     args: argparse.Namespace, folder: Path, why: str, say: Callable[[str], object]
 ) -> tuple[Contrast, str | None]:
@@ -179,7 +193,7 @@ def read_training(
     hashed = None
     if args.exclude:
         keys = keys_of(args.exclude)
-        hashed = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
+        hashed = hash_of_keys(keys)
         data = data.without(keys, SHARED)
     if args.fraction < 1:
         data = data.share(args.fraction, f"beyond --fraction {args.fraction:g}")

@@ -46,7 +46,7 @@ class Masking:
     def __init__(self, tokenizer: BertTokenizer, seed: int):
         """Raises InputError for a vocabulary without [MASK]."""
         if tokenizer.mask_token_id is None:
-            raise InputError("--mlm_weight: the vocabulary has no [MASK]: leave it out, or choose another --model")
+            raise InputError("the vocabulary has no [MASK], behind which tokens are hidden: choose another --model")
         self.seed, self.size, self.mask = seed, len(tokenizer), tokenizer.mask_token_id
         names = ("pad", "unk", "cls", "sep", "mask")
         self.specials = np.array([getattr(tokenizer, f"{name}_token_id") for name in names])

@@ -263,11 +263,7 @@ def resumed_args(args: argparse.Namespace, typed: set[str]) -> argparse.Namespac
         raise InputError(f"{folder} is a run of {command}: continue it with that command")
     if run.members():
         raise InputError(f"{folder} is an ensemble, which trains nothing: make it again, with --ensemble")
-    if run.has_lost_scores:
-        raise InputError(
-            f"{folder} has lost its {SCORES}, and training would start over: {run.going_on()}, or train again with "
-            "another --run"
-        )
+    run.refuse_to_start_over()
     if (folder / SCORES).is_file() and not unfinished(folder):
         raise InputError(
             f"{folder} is finished: its scores are in {folder / SCORES}; start a new run with another --run"

@@ -18,16 +18,18 @@ from pathlib import Path
 
 import startup  # noqa: F401  # isort: skip: before what may be missing
 
+import contrastive_options
 from command_line import build_parser
 from console import answer, refuse
 from errors import InputError
-from files import read_json
+from files import read_json, short
 from options import OF_AN_ENSEMBLE, SCORES, is_file_option
 from run import ROOT, Run
 from run_checks import MAYBE, NUMBER, UNTRAINED, check_config, check_scores, check_tasks, last_row, need, read_lines
 from tasks import TASKS, leaderboard_score
 
 PLACES = {"data", "run", "resume", "device", "use_gpu", "save_every", "local_files_only", "quiet", "tensorboard"}
+OF_FILES = {"train", "exclude", "dev"}  # contrastive.py's, told by their names
 # The README's column headings; another task's is its title and metric.
 HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr."}
 
@@ -35,10 +37,13 @@ HEADINGS = {"sst": "sentiment acc.", "para": "paraphrase acc.", "sts": "STS corr
 def row(name: str | Path) -> dict:
     """The row of a finished run, given as its folder or its name in runs/.
 
-    Raises InputError if the run isn't finished or its files are not a run's.
+    Raises InputError if the run isn't finished, trained an encoder alone, or its files are not a run's.
     """
     run = Run.open(name, ROOT)
     folder, config = run.folder, run.config
+    if isinstance(config, dict) and config.get("command") == contrastive_options.COMMAND:
+        page = shlex.join(["python", "report.py", short(folder)])
+        raise InputError(f"{folder}: a run of {config['command']}, which has no tasks' scores, so no row: see {page}")
     path = folder / SCORES
     run.refuse_unfinished()
     scores = check_scores(read_json(path), path)
@@ -98,11 +103,14 @@ def command(config: dict, parser: argparse.ArgumentParser | None = None, *words:
 
 
 def without_places(options: dict) -> dict:
-    """A run's options as its config.json has them, without the places of one machine; runs by their names."""
+    """A run's options as its config.json has them, without the places of one machine; runs and files by their names."""
     kept = {name: value for name, value in options.items() if not is_place(name)}
     if isinstance(kept.get("model"), str) and Path(kept["model"]).is_absolute():
         model = Path(kept["model"])
         kept["model"] = f"runs/{_below_runs(model)}" if "runs" in model.parts[:-1] else model.name
+    for name in OF_FILES & kept.keys():
+        value = kept[name]
+        kept[name] = [Path(file).name for file in value] if isinstance(value, list) else value and Path(value).name
     for name in ("distill", "ensemble"):
         if isinstance(kept.get(name), list):
             kept[name] = [_below_runs(Path(run)) for run in kept[name]]

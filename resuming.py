@@ -43,8 +43,8 @@ def resumed_options(
 
     command: whose runs these are. scores: the file that a finished run has. An option that was not there yet when the
     run began has its default, which is what the run did; not one of those `resolved` from others, which every run has.
-    Raises InputError if the run is finished or another command's, if its config.json was altered, or if an option typed
-    differs from the run's.
+    Raises InputError if the run is finished (also one that has lost its scores) or another command's, if its
+    config.json was altered, or if an option typed differs from the run's.
     """
     run = Run.open(args.resume, ROOT)
     where, config = run.folder / "config.json", run.config
@@ -52,6 +52,7 @@ def resumed_options(
         raise InputError(f"{where}: not a run's configuration: it can't be continued")
     if config["command"] != command:
         raise InputError(f"{run.folder} is a run of {config['command']}: continue it with that command")
+    run.refuse_to_start_over()
     if (run.folder / scores).is_file() and not run.checkpoint.parent.is_dir():
         raise InputError(f"{run.folder} is finished: its scores are in {run.folder / scores}; start a new run")
     options, began_with = {}, defaults_then(config["options"], config)

@@ -72,14 +72,36 @@ class Run:
     @property
     def has_lost_scores(self) -> bool:
         """Whether it was finished: what comes before its scores is there, and no checkpoint to make them from."""
-        if (self.folder / "scores.json").is_file() or self.members() or not self.outputs.is_file():
+        if (self.folder / "scores.json").is_file() or self.members():
             return False
-        return not any(self.folder.glob(f"**/last/{CHECKPOINT}"))
+        if any(self.folder.glob(f"**/last/{CHECKPOINT}")):
+            return False
+        return self.outputs.is_file() or self._is_trained()
+
+    def _is_trained(self) -> bool:
+        """Whether its best model is one that training has left which is over: of runs that keep no outputs of dev.
+
+        There is no best model before the first checkpoint, unless no epoch is asked for. If the checkpoint was deleted,
+        to start over, metrics end before the last epoch.
+        """
+        config = self.config if is_run(self.folder) else {}
+        options = config.get("options")
+        asked = {name: options.get(name) for name in ("epochs", "patience")} if isinstance(options, dict) else {}
+        if not asked.get("epochs") or not self.best.is_dir():
+            return False
+        try:
+            rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+            last, kept = rows[-1]["epoch"], [number for number, row in enumerate(rows) if row["best"]]
+        except (OSError, ValueError, RecursionError, LookupError, TypeError):
+            return True
+        given_up = isinstance(asked["patience"], int) and 0 < asked["patience"] <= len(rows) - 1 - max(kept, default=0)
+        return last == asked["epochs"] or given_up
 
     def going_on(self) -> str:
         """What to do with one that is not finished. An ensemble has nothing to continue from."""
         if self.has_lost_scores:
-            return "copy its scores.json back (its model still answers: predict.py)"
+            model = "still answers: predict.py" if self.outputs.is_file() else "is still in best/"
+            return f"copy its scores.json back (its model {model})"
         if self.members():
             other = " and another --run" if (self.folder / "scores.json").is_file() else ""
             return f"make the ensemble again, by its command{other}"
@@ -90,6 +112,14 @@ class Run:
         if not (self.folder / "scores.json").is_file():
             so_far = "has lost its scores.json" if self.has_lost_scores else "is not finished (no scores.json)"
             raise InputError(f"{self.folder} {so_far}: {self.going_on()}")
+
+    def refuse_to_start_over(self) -> None:
+        """Raises InputError for a finished run without its scores, which would be trained anew over its best model."""
+        if self.has_lost_scores:
+            raise InputError(
+                f"{self.folder} has lost its scores.json, and training would start over: {self.going_on()}, or train "
+                "again with another --run"
+            )
 
     def members(self) -> list[str]:
         """The runs that an ensemble, or a soup, is made of; [] of a run that trained, or of a model's folder."""

@@ -267,6 +267,7 @@ def _evaluate(args: argparse.Namespace, say: Callable[[str], object]) -> None:
                 collection.corpus,
                 encoder,
                 source=source_of(args, encoder),
+                half=None,
                 batch_size=args.batch_size,
                 say=say,
                 progress=progress,

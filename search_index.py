@@ -228,7 +228,7 @@ def build(
     encoder: Encoder,
     *,
     source: dict | None = None,
-    half: bool = False,
+    half: bool | None = False,
     batch_size: int = 32,
     say: Callable[[str], object] = lambda text: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -238,8 +238,8 @@ def build(
     The corpus is read twice, a line at a time: once to see that it can be read and how long it is, then to encode it,
     AT_ONCE documents at a time. Each time these are made certain, so that a process that dies, however it dies, loses
     no more than that; whoever calls again goes on there, and adds what has been appended to the corpus since. source:
-    kept as what loads the encoder again (default: its name). half: float16. progress is told how many documents are
-    done, and of how many.
+    kept as what loads the encoder again (default: its name). half: float16; None: as the index that is there has them.
+    progress is told how many documents are done, and of how many.
 
     Raises InputError, before anything is changed, for a corpus without text, an index of another encoder or another
     corpus, and a folder that another process is writing to.
@@ -254,6 +254,8 @@ def build(
         documents=0,
         complete=False,
     )
+    if half is None and (found := read_header(folder)):
+        new = replace(new, dtype=found.dtype)
     _header_to_continue(folder, new, encoder)
     survey = corpus.survey()
     if not survey.documents:
@@ -290,8 +292,9 @@ def _header_to_continue(folder: Path, new: Header, encoder: Encoder) -> Header:
         return new
     _check_encoder(folder, found, encoder)
     if found.dtype != new.dtype:
+        flag = "say --float16, too" if found.dtype == "float16" else "leave out --float16"
         raise InputError(
-            f"{folder}: its vectors' dtype is {found.dtype}, not {new.dtype}: index again in another folder"
+            f"{folder}: its vectors' dtype is {found.dtype}, not {new.dtype}: {flag}, or index in another folder"
         )
     return found
 

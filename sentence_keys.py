@@ -6,12 +6,13 @@ selected by. Sets overlap, and each tokenises its sentences in its own way.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from datasets import decode_text, read_bytes
 from errors import InputError
-from table_files import lines_of, objects_of, table_of
+from table_files import JSON_LINES, first_line, kind_of, lines_of, objects_of, table_of
 
 
 def key(text: str) -> str:
@@ -38,13 +39,17 @@ def keys_of(paths: Iterable[Path]) -> set[str]:
     return {name for name in found if not name.isdigit()} - {""}
 
 
+def hash_of_keys(keys: set[str]) -> str:
+    """SHA-256 by which a run knows what was left out of its training."""
+    return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
+
+
 def _all_texts(path: Path) -> Iterator[str]:
     text = decode_text(path, read_bytes(path))
-    first = text.split("\n", 1)[0]
-    if path.suffix == ".jsonl":
+    if kind_of(path) in JSON_LINES:
         for _, row in objects_of(path, text):
             yield from (value for value in row.values() if isinstance(value, str))
-    elif path.suffix == ".csv" and "\t" not in first:
+    elif kind_of(path) == "csv" and "\t" not in first_line(text):
         for _, fields in table_of(path, text):
             yield from fields
     else:

@@ -8,13 +8,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from datasets import listed
 from errors import InputError, quoted
 
+TABLES, JSON_LINES = ("csv", "tsv"), ("jsonl", "ndjson")  # kinds of files, see `kind_of`
+BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 LIMIT = 2**31 - 1  # csv's own limit of a field is 131,072 characters
+
+
+def kind_of(path: Path) -> str:
+    """The end of its name, in small letters, as T.CSV is a table, too: `csv`."""
+    return path.suffix.removeprefix(".").lower()
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
@@ -23,20 +31,27 @@ def lines_of(text: str) -> Iterator[tuple[int, str]]:
         yield number, line.removesuffix("\r")
 
 
+def first_line(text: str) -> str:
+    """The first that isn't blank, without its end."""
+    return text[BLANK_LINES.match(text).end() :].split("\n", 1)[0].removesuffix("\r")
+
+
 def table_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """(line it begins on, fields) of a table with a header, which comes first; blank lines are no rows.
 
-    Tabs separate where the first line has one, else commas. Raises InputError, naming file and line, for a row of
+    Tabs separate where the header has one, else commas. Raises InputError, naming file and line, for a row of
     another number of fields than the header, and for a quote that is not closed.
     """
-    delimiter = "\t" if "\t" in text.split("\n", 1)[0] else ","
+    delimiter = "\t" if "\t" in first_line(text) else ","
     limit = csv.field_size_limit(LIMIT)
     header: list[str] = []
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        line = 1
+        above = BLANK_LINES.match(text).group()  # the header
+        rows = io.StringIO(text.removeprefix(above), newline="")
+        reader = csv.reader(rows, delimiter=delimiter, strict=True)
+        line = before = 1 + above.count("\n")
         for fields in reader:
-            if not header:
+            if fields and not header:
                 header = [name.strip() for name in fields]
                 yield line, header
             elif fields:
@@ -46,7 +61,7 @@ def table_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
                         f"({listed(header)}): quote fields that hold the separator, and double quotes inside them"
                     )
                 yield line, fields
-            line = reader.line_num + 1
+            line = before + reader.line_num
     except csv.Error as error:
         raise InputError(
             f"{path}, line {line}: {error}: close the quote that is opened there, and double quotes inside quotes"

@@ -115,7 +115,7 @@ class TextEncoder:
         """Vectors of length one, (n, H) float32, in the order of the texts."""
         data = self.data(texts)
         places, vectors = [], []
-        for batch in data.in_order(self.batch_size):
+        for batch in map(data.batch, data.chunks(self.batch_size)):
             batch = batch.to(self.device)
             with measure.autocast(self.device, self.precision):
                 hidden = self.encoder.encode(batch.input_ids, batch.layout)[-1].float()

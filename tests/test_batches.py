@@ -98,9 +98,9 @@ def test_what_is_too_long_is_cut_and_counted_on_either_side(tiny_tokenizer):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 100])
-def test_in_order_gives_every_row_once_longest_first(task, size, tiny_tokenizer):
+def test_chunks_give_every_row_once_longest_first(task, size, tiny_tokenizer):
     data = TaskData(task, table(task), tiny_tokenizer)
-    seen = list(data.in_order(size))
+    seen = [data.batch(rows) for rows in data.chunks(size)]
     assert sorted(name for batch in seen for name in batch.ids) == data.ids
     assert all(len(batch.ids) <= size for batch in seen)
     lengths = [data.lengths[data.ids.index(name)] for batch in seen for name in batch.ids]
@@ -113,9 +113,9 @@ def test_an_evaluation_batch_holds_only_so_many_tokens(monkeypatch, tiny_tokeniz
     monkeypatch.setattr(batches, "EVALUATION_TOKENS", 16)
     data = TaskData(SST, table(SST), tiny_tokenizer)
     # Lengths 12 | 8, 7 | 7, 3 | 3: as many rows as 16 tokens allow at the first one's length.
-    assert [batch.tokens for batch in data.in_order(100)] == [12, 15, 10, 3]
+    assert [data.batch(rows).tokens for rows in data.chunks(100)] == [12, 15, 10, 3]
     monkeypatch.setattr(batches, "EVALUATION_TOKENS", 5)  # less than most rows have: one at a time, none left out
-    assert [batch.tokens for batch in data.in_order(100)] == [12, 8, 7, 7, 3, 3]
+    assert [data.batch(rows).tokens for rows in data.chunks(100)] == [12, 8, 7, 7, 3, 3]
 
 
 def test_a_batch_moves_as_a_whole(tiny_tokenizer):

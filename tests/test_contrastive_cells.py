@@ -12,6 +12,9 @@ import torch
 from test_search_data import DOCUMENTS, JUDGEMENTS, QUERIES
 from test_sts_data import benchmark, row, year
 
+import cells
+import contrastive
+import contrastive_cells
 import reproduce
 from bert import BertModel
 from cells import DONE, FINISHED, NEW, STOPPED, Rows, delete_model, run_all, state_of
@@ -192,6 +195,38 @@ def test_before_training_nothing_learns_and_what_does_not_belong_together_is_ref
     write_json(cell.folder / "config.json", {**config, "options": {**config["options"], "batch_size": 3}})
     code, _, err = make(*options)
     assert code == 1 and "batch_size 3 -> 4" in err
+
+
+@pytest.mark.parametrize(
+    ("objective", "changed", "named"),
+    [
+        (UNTRAINED, TABLE.train[UNSUP][0], TABLE.train[UNSUP][0]),
+        (UNTRAINED, TABLE.dev, TABLE.dev),
+        (UNTRAINED, f"{TABLE.similarity}/STS12/STS.input.MSRpar.txt", TABLE.similarity),
+        (SUP, f"{TABLE.train[SUP][0]}/s1.dev", TABLE.train[SUP][0]),
+        (SUP, f"{TABLE.train[SUP][0]}/s2.dev", TABLE.train[SUP][0]),
+    ],
+)
+def test_a_run_without_a_row_is_not_taken_for_one_of_other_data(made, monkeypatch, objective, changed, named):
+    """Finished, so that its row alone is missing, or stopped: its config says what it was trained on."""
+    monkeypatch.setattr(cells, "_hashes", {})
+    cell = cell_of(made, "mean", objective, "--epochs", "sup=1")
+    assert contrastive.main(cell.words()[1:]) == 0
+    write_json(cell.folder / SIMILARITY, {})
+    write_json(cell.folder / SEARCH, {})
+    rows = Rows(made / "none.jsonl")
+    assert state_of(cell, rows) == FINISHED
+    path = made / "data" / changed
+    path.write_text("changed " + path.read_text())
+    monkeypatch.setattr(cells, "_hashes", {})
+    contrastive_cells._hash_excluded.cache_clear()
+    for state in (FINISHED, STOPPED):
+        assert cell.state() == state
+        with pytest.raises(InputError, match=rf"a run of other options or data \([^;]*{named} has changed\): move"):
+            state_of(cell, rows)
+        (cell.folder / SEARCH).unlink(missing_ok=True)
+    with pytest.raises(InputError, match="has changed"):  # in the middle of a call, too
+        cell.finished_row("call")
 
 
 def test_each_part_is_made_once_and_in_order(made):

@@ -51,6 +51,42 @@ def test_several_files_say_each_sentence_once(write):
     assert [source.rows for source in found.sources] == [2, 1] and found.sources[1].dropped == {"said before": [2]}
 
 
+def test_a_files_kind_is_told_by_its_name_in_small_and_large_letters(write):
+    found = read_sentences([write("T.CSV", "id,text\n1,one\n"), write("U.Tsv", "text\tid\ntwo\t2\n")])
+    assert found.rows == [("one",), ("two",)]
+    inference = [
+        {"sentence1": "p", "sentence2": f"h {label}", "gold_label": label} for label in ("entailment", "contradiction")
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in inference)
+    for name in ("SNLI.JSONL", "snli.ndjson"):
+        assert read_pairs([write(name, lines)]).rows == [("p", "h entailment", "h contradiction")]
+        assert keys_of([write(name, lines)]) == {"p", "hentailment", "hcontradiction", "entailment", "contradiction"}
+    assert key("a, b") in keys_of([write("C.CSV", 'id,sentence\n7,"a, b"\n')])
+
+
+@pytest.mark.parametrize("above", ["\n", "\r\n \t\r\n\n"])
+def test_blank_lines_above_the_header_are_no_rows(write, above):
+    """They count as lines of the file, and say nothing of what separates its columns."""
+    lines = 1 + above.count("\n")
+    for mark in ",\t":
+        table = write("t.csv", above + f"id{mark}sentence\n1{mark}one\n\n2{mark}two\n")
+        found = read_sentences([table])
+        assert found.rows == [("one",), ("two",)]
+        assert found.ids == [f"{table}:{lines + 1}", f"{table}:{lines + 3}"]
+    assert key("two") in keys_of([table])
+    assert read_pairs([write("p.csv", f"{above}sent0,sent1\na,b\n")]).rows == [("a", "b")]
+    rows = "gold_label\tsentence1\tsentence2\nentailment\tp\th\ncontradiction\tp\tc\n"
+    assert read_pairs([write("m.txt", above + rows)]).rows == [("p", "h", "c")]
+    for read, name, content, message in (
+        (read_sentences, "a.csv", "id,words\n1,x\n", f"a.csv, line {lines}: no column"),
+        (read_sentences, "a.csv", "id,text\n1,a,b\n", f"a.csv, line {lines + 1}: 3 columns"),
+        (read_pairs, "a.csv", "a,b\n1,2\n", f"a.csv, line {lines}: found 'a', 'b'"),
+        (read_pairs, "a.txt", "gold_label\tsentence1\n", f"a.txt, line {lines}: no column 'sentence2'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read([write(name, above + content)])
+
+
 def test_pairs_triples_and_duplicates(write):
     pairs = write("p.csv", 'sent0,sent1\n"a, b",c\nd,\n')
     found = read_pairs([pairs])

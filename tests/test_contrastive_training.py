@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,14 +17,17 @@ import pytest
 import torch
 
 import contrastive
+import report
 import state_dicts
 from bert import BertModel
 from contrastive_model import ContrastiveGradients
 from contrastive_training import SHARED
+from errors import InputError
 from run import Run
 from sentence_encoder import SentenceEncoder
 from sts_data import read_pairs
 from sts_evaluation import spearman_of
+from tokenizer import BertTokenizer
 from training import Stopped, Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -177,6 +181,79 @@ def test_a_resumed_run_keeps_its_options_and_its_data(files, monkeypatch, capsys
     assert "the options have no lr: restore it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ended", ["whole", "early", "without metrics"])
+def test_a_finished_run_that_has_lost_its_scores_is_not_trained_anew(files, monkeypatch, capsys, ended):
+    """Its best model would be gone with the first epoch. report.py sends nobody to --resume either."""
+    if ended == "early":
+        falling = iter((0.5, 0.4, 0.3, 0.2))
+        monkeypatch.setattr("contrastive_training.spearman_of", lambda encoder, pairs: next(falling))
+    run = files / "run"
+    assert train(files, *(["--patience", 2, "--epochs", 9] if ended == "early" else [])) == 0
+    (run / "scores.json").unlink()
+    if ended == "without metrics":
+        (run / "metrics.jsonl").unlink()
+    before = (run / "best" / "model.safetensors").read_bytes()
+    lost = "run has lost its scores.json"
+    back = "copy its scores.json back (its model is still in best/)"
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert f"{lost}, and training would start over: {back}, or train again with another --run" in error
+    assert train(files) == 1
+    assert f"run holds a run already: {back}, or choose another --run" in capsys.readouterr().err
+    assert report.main([str(run)]) == 1
+    assert f"{lost}: {back}" in capsys.readouterr().err
+    assert (run / "best" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("when", ["before the first checkpoint", "its checkpoint deleted"])
+def test_a_stopped_run_without_a_checkpoint_starts_over(files, monkeypatch, capsys, when):
+    """As a damaged checkpoint's error says: not one that is finished, although a best model may be there."""
+    real, saved = Trainer._save, []
+
+    def save(trainer, say):
+        saved.append(trainer.progress.epoch)
+        if when == "its checkpoint deleted":
+            real(trainer, say)
+        if when == "before the first checkpoint" or len(saved) == 2:
+            raise Stopped
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "_save", save)
+        assert train(files) == 130
+    if when == "its checkpoint deleted":
+        assert (files / "run" / "best").is_dir()
+        shutil.rmtree(files / "run" / "last")
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(files / "run")]) == 0
+    assert "there is no checkpoint yet: it starts over" in capsys.readouterr().out
+    assert [row["epoch"] for row in rows(files / "run")] == [0, 1, 2]
+
+
+def test_going_on_where_tensorboard_is_missing(files, monkeypatch, capsys):
+    """It changes no number, and was asked for when the run began: left out, and said to be."""
+
+    def missing():
+        raise InputError("--tensorboard: not installed")
+
+    def stop(trainer, say):
+        raise Stopped
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Trainer, "_train_epoch", stop)
+        assert train(files) == 130
+    config = json.loads((files / "run" / "config.json").read_text())
+    config["options"]["tensorboard"] = True
+    (files / "run" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("contrastive_training.check_installed", missing)
+    capsys.readouterr()
+    assert contrastive.main(["train", "--resume", str(files / "run")]) == 0
+    said = capsys.readouterr()
+    assert "left out   --tensorboard: not installed" in said.out and not said.err
+    assert train(files, "--tensorboard", run="new") == 1  # who types it can leave it out
+    assert capsys.readouterr().err == "error: --tensorboard: not installed\n" and not (files / "new").exists()
+
+
 @pytest.mark.parametrize("options", [[], ["--micro_batch", 2], ["--mlm_weight", 0.1]])
 def test_a_batch_whose_loss_is_not_finite_ends_the_run_or_is_left_out(files, monkeypatch, capsys, options):
     """Its rows are named by file and line; going on with --non_finite skip ends well, and no file holds a NaN."""
@@ -248,6 +325,24 @@ def test_hidden_words_alone_train_the_encoder(files, capsys):
     del typed[typed.index("--dev") : typed.index("--dev") + 2]
     assert contrastive.main(typed) == 0
     assert json.loads((files / "default" / "config.json").read_text())["options"]["dev"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--mode", "mlm"], "--mode mlm: the vocabulary of {} has no [MASK]: choose another --model"),
+        (
+            ["--mlm_weight", 0.1],
+            "--mlm_weight 0.1: the vocabulary of {} has no [MASK]: leave it out, or choose another --model",
+        ),
+    ],
+)
+def test_a_vocabulary_without_a_mask_is_refused_before_anything_is_written(files, capsys, options, wanted):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(25))]
+    BertTokenizer({word: i for i, word in enumerate(words)}, model_max_length=24).save_pretrained(files / "tiny")
+    assert train(files, *options) == 1
+    assert capsys.readouterr().err == f"error: {wanted.format(files / 'tiny')}\n" and not (files / "run").exists()
+    assert train(files, "--epochs", 0) == 0  # without hidden words it needs none
 
 
 def test_the_last_layers_begin_anew(files, capsys):

@@ -151,7 +151,7 @@ def test_probabilities_from_outputs():
 def test_predictions_stand_in_the_files_order(model, tiny_tokenizer, task, batch_size):
     """Each row's answer is the one it gets alone, although the batches are in another order."""
     data = TaskData(task, table(task), tiny_tokenizer)
-    order = [i for batch in data.in_order(batch_size) for i in batch.ids]
+    order = [data.ids[row] for rows in data.chunks(batch_size) for row in rows]
     assert order != IDS and sorted(order) == IDS
     found = predict(model, data, batch_size)
     assert found.ids == IDS
@@ -323,8 +323,9 @@ def test_every_way_to_predict_decides_as_the_head_s_loss_wants(loss, loaders, ti
     if loss == "coral":
         model.heads["sst"].output.weight.data *= 4  # far enough apart for several classes
     found = predict(model, TaskData(SST, table(SST), tiny_tokenizer))
+    data = TaskData(SST, table(SST), tiny_tokenizer)
     with torch.no_grad():
-        outputs = torch.cat([model.outputs(b) for b in TaskData(SST, table(SST), tiny_tokenizer).in_order(64)])
+        outputs = torch.cat([model.outputs(data.batch(rows)) for rows in data.chunks(64)])
     if loss == "squared_emd":
         wanted = {tuple(row): int(np.argmax(row)) for row in outputs.numpy()}
     else:

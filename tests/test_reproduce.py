@@ -23,7 +23,7 @@ from scipy.stats import multivariate_t
 import cells
 import reproduce
 import task_cells
-from cells import Scale, parse_shares
+from cells import FINISHED, NEW, Rows, Scale, parse_shares, run_all
 from command_line import build_parser
 from errors import InputError
 from experiments import TABLES, TEACHING, Column, ContrastiveTable, Row, Table
@@ -387,6 +387,78 @@ def test_a_row_is_distilled_from_the_runs_of_another(make, tmp_path):
     assert "1 cell, 1 done" in make(*distilled, table="recipe")[1]
     code, _, err = make("--rows", "steps-distilled", "--seeds", "6", table="recipe")
     assert code == 1 and "whose model is gone" in err
+
+
+class Made:
+    """A cell that is made already, or can't be."""
+
+    def __init__(self, folder, state=FINISHED):
+        self.folder, self.made = folder, state
+        (folder / "best").mkdir(parents=True)
+
+    def state(self):
+        return self.made
+
+    def finished_row(self, call):
+        return {**make_row("base", 1, 0.5), "data": {}}
+
+    def selecting(self):
+        return []
+
+    def command(self):
+        return [sys.executable, "-c", "raise SystemExit(1)"]
+
+
+@pytest.fixture
+def taught(tmp_path):
+    """Two teachers, a student of the first and one of both; what run_all is told of these."""
+    cells = {name: Made(tmp_path / name) for name in ("teacher", "other", "student", "second")}
+    needs = {"student": {"teacher"}, "second": {"teacher", "other"}}
+    needs = {tmp_path / name: {tmp_path / each for each in found} for name, found in needs.items()}
+
+    def make(*names, keep_models=False):
+        rows = Rows(tmp_path / "rows.jsonl")
+        left = [cells[name] for name in names]
+        failed = run_all(left, rows, 1, "call", keep_models, lambda text: None, needs)
+        return [each.folder.name for each in failed], {name for name in cells if (tmp_path / name / "best").is_dir()}
+
+    make.cells = cells
+    (tmp_path / "rows.jsonl").touch()
+    return make
+
+
+def test_a_teachers_model_goes_with_the_last_that_learns_from_it(taught):
+    assert taught("teacher", "other", "second") == ([], {"student"})
+
+
+def test_what_a_failed_call_left_of_teachers_is_deleted_by_the_next(taught, tmp_path):
+    taught.cells["second"].made = NEW
+    assert taught("other", "teacher", "second", "student") == (["second"], {"teacher", "other", "second"})
+    taught.cells["second"].made = FINISHED
+    assert taught("second") == ([], set())
+    assert not list(tmp_path.glob("*/lent.txt"))
+
+
+@pytest.mark.parametrize(("before", "left"), [("student", ["student"]), ("teacher", [])])
+def test_what_an_interrupted_call_left_of_teachers_is_deleted_by_the_next(taught, monkeypatch, before, left):
+    """Before the student's row was written, or after it, when nothing is left to be made."""
+    real = cells.delete_model
+
+    def delete(folder):
+        if folder.name == before:
+            raise KeyboardInterrupt
+        real(folder)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(cells, "delete_model", delete)
+        with pytest.raises(KeyboardInterrupt):
+            taught("teacher", "student")
+    assert taught(*left) == ([], {"other", "second"})
+
+
+def test_a_teachers_model_that_was_kept_stays(taught):
+    assert taught("teacher", keep_models=True)[1] == {"teacher", "other", "student", "second"}
+    assert taught("student", "other", "second") == ([], {"teacher"})
 
 
 def test_a_part_of_the_rows(make, tmp_path):

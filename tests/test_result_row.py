@@ -3,12 +3,14 @@
 Follows the run files that run.py documents.
 """
 
+import argparse
 import json
 import shlex
 from pathlib import Path
 
 import pytest
 
+import contrastive_options
 import result_row
 from command_line import build_parser
 from errors import InputError
@@ -113,6 +115,43 @@ def test_weights_are_named_without_the_places_of_one_machine(run, model, named):
     write_json(run.folder / "scores.json", SCORES)
     row = result_row.row(run.folder)
     assert row["options"]["model"] == named and f"--model {named}" in row["command"] and "/home" not in json.dumps(row)
+
+
+def test_a_run_of_contrastive_py_has_no_row_and_is_said_to_be_one(run, capsys):
+    write_json(run.folder / "config.json", {"command": "contrastive.py", "options": {}})
+    write_json(run.folder / "scores.json", {"dev": {"pairs": 5}, "untrained": {}, "trained": {}})
+    for arguments in ([], ["--table"]):
+        assert result_row.main([*arguments, str(run.folder)]) == 1
+        error = (
+            f"error: {run.folder}: a run of contrastive.py, which has no tasks' scores, so no row: see python report.py"
+        )
+        said = capsys.readouterr()
+        assert said.err.startswith(error) and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_a_command_of_contrastive_py_names_files_without_their_places():
+    parser = argparse.ArgumentParser()
+    contrastive_options.add_options(parser)
+    typed = [
+        "--train",
+        "/home/me/lines.txt",
+        "/home/me/more.txt",
+        "--exclude",
+        "/home/me/sts",
+        "--data",
+        "/home/me/data",
+    ]
+    typed += ["--model", "/home/me/runs/x/best", "--seed", "3"]
+    for dev, shown in (("/home/me/sts-dev.csv", "sts-dev.csv"), ("none", "none")):
+        options = vars(parser.parse_args([*typed, "--dev", dev]))
+        options = {name: [*map(str, value)] if isinstance(value, list) else value for name, value in options.items()}
+        found = result_row.command({"command": "contrastive.py", "options": options}, parser, "train")
+        assert found == (
+            f"python contrastive.py train --train lines.txt more.txt --exclude sts --dev {shown} --model runs/x/best "
+            "--seed 3"
+        )
+    options = {"train": None, "dev": None}  # nothing was named
+    assert result_row.without_places(options) == options
 
 
 def test_an_unfinished_run_has_no_row(run, capsys):

@@ -239,6 +239,19 @@ def test_blank_queries_only(search, model, corpus, tmp_path):
     assert message == f"{tmp_path}/queries.txt: no query with text: choose a file of queries, one a line"
 
 
+def test_an_index_of_half_precision_is_judged_as_it_is(search, model, beir, tmp_path):
+    folder, where = tmp_path / "index", ("--model", model())
+    search("index", beir, "--index", folder, "--float16", *where)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    search("evaluate", beir, "--index", folder, "--json", tmp_path / "half.json", *where)
+    search("evaluate", beir, "--json", tmp_path / "whole.json", *where)
+    half, whole = (json.loads((tmp_path / name).read_text())["exact"] for name in ("half.json", "whole.json"))
+    assert half == pytest.approx(whole)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    message = refused(search, "index", beir, "--index", folder, *where)
+    assert message.endswith("dtype is float16, not float32: say --float16, too, or index in another folder")
+
+
 def test_killed_while_it_encodes(model, corpus, tmp_path):
     """A whole command, ended by SIGKILL in its second chunk, then given again."""
     program = (

@@ -99,7 +99,12 @@ def test_half_precision_takes_half_the_space(corpus, tmp_path):
     (hits,) = index.search(encoder.encode(["heat of flow"]), top_k=1)
     assert hits[0].id == "7"
     message = refused(lambda: build(tmp_path / "index", corpus(), encoder))
-    assert message.endswith("its vectors' dtype is float16, not float32: index again in another folder")
+    dtype = "its vectors' dtype is"
+    assert message.endswith(f"{dtype} float16, not float32: say --float16, too, or index in another folder")
+    assert build(tmp_path / "index", corpus(), encoder, half=None).vectors.dtype == np.float16  # as it is
+    assert build(tmp_path / "new", corpus(), encoder, half=None).vectors.dtype == np.float32
+    message = refused(lambda: build(tmp_path / "new", corpus(), encoder, half=True))
+    assert message.endswith(f"{dtype} float32, not float16: leave out --float16, or index in another folder")
 
 
 def test_documents_of_every_length(corpus, tmp_path, monkeypatch):
