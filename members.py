@@ -12,12 +12,13 @@ from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
 
+import contrastive_options
 from datasets import Table
 from errors import InputError
 from files import read_json, sha256, short
 from options import SCORES
 from predictor import best_folders
-from run import ROOT, Run
+from run import ROOT, Run, is_run
 from run_checks import check_config, check_scores, last_row, need
 from tasks import TASKS
 
@@ -34,6 +35,10 @@ class Member:
         """A run, given as its folder or its name in runs/. Raises InputError unless it is one that is finished."""
         run = Run.open(name, ROOT)
         run.refuse_unfinished()
+        if is_run(run.folder) and run.config["command"] == contrastive_options.COMMAND:
+            raise InputError(
+                f"{short(run.folder)}: a run of {contrastive_options.COMMAND}, which has no tasks: leave it out"
+            )
         member = cls(run, best_folders(run.folder))
         check_config(member.config, run.folder / "config.json")
         gone = [name for name in member.scores if name not in member.folders]

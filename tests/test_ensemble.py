@@ -181,6 +181,10 @@ def test_what_is_refused(train, runs, both, capsys, tmp_path):
     for idle in ("--sst_train", "--cola_dev"):
         message = refused(capsys, "--ensemble", "one", "other", idle, "nowhere.csv")
         assert f"{idle}" in message and "leave it out" in message
+    alone = shutil.copytree(train.root / "runs" / "other", train.root / "runs" / "alone")
+    write_json(alone / "config.json", read_json(alone / "config.json") | {"command": "contrastive.py"})
+    wanted = "runs/alone: a run of contrastive.py, which has no tasks: leave it out"
+    assert wanted in refused(capsys, "--ensemble", "one", "alone")
     assert not (train.root / "runs" / "refused").exists()
 
 
