@@ -1,189 +1,225 @@
 """Whoever changes bert.py, task_attention.py or optimizer.py is obeyed: the faster forms are held to what stands there.
 
 packed.py, fused.py and AdamW's lists compute the same numbers by lines of their own. So that a change of the plain
-lines is not a change of nothing, a tiny random layer is asked both ways, once a process, with the same dropout; where
-the answers differ, the plain lines are what runs, slower, and one line on stderr says so. Changed answers are found so,
-not changed initializations or names, which the faster forms have none of.
+lines is not a change of nothing, a tiny model is asked both ways, once a process, with the same dropout; where the
+answers differ, the plain lines are what runs, slower, and one line on stderr says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from console import warn
-from packed import SWITCHES, Layout, packed_attention
+from packed import SWITCHES, Layout
 
-TOLERANCE = 1e-4  # float32's rounding is a hundredth of this for numbers near 1
-HIDDEN, HEADS, DROPOUT = 8, 2, 0.25
-PADDED = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])  # (B, T)
-FULL = torch.ones(3, 4, dtype=torch.long)  # without padding both forms draw the same dropout masks
+TOLERANCE = 1e-3  # of numbers near 1; float32's rounding, added up over a long sentence, is a hundredth of it
+HIDDEN, HEADS, LAYERS, DROPOUT = 8, 2, 2, 0.25
+LONGEST = 512  # tokens of the longest sentence asked, where the model has as many positions
+STEPS = 12  # of AdamW
 
 
-def _agree(fast: Callable[[], list[torch.Tensor]], plain: Callable[[], list[torch.Tensor]], said: str) -> bool:
-    """Whether two ways to compute tensors give the same ones from the same random draws; says it where they don't."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-        try:
-            found = []
-            for compute in (fast, plain):
-                torch.manual_seed(1)
+class _Asking(threading.local):
+    """What the checks answer to code that is just being asked itself; None outside of that."""
+
+    answers: dict[str, bool] | None = None
+
+
+_asking, _lock = _Asking(), threading.RLock()
+_known: dict[tuple, bool] = {}
+
+
+def forget() -> None:
+    """Ask again."""
+    _known.clear()
+
+
+def _holds(check: str, key: Hashable, said: str, compute: Callable[[], list[torch.Tensor]], *also: str) -> bool:
+    """Whether tensors come out the same with the check's faster form as without; said once where they don't.
+
+    also: the checks that are answered with yes both times, for faster forms that build on others.
+    """
+    if _asking.answers is not None:
+        return _asking.answers.get(check, False)
+    with _lock:
+        if (check, key) not in _known:
+            _known[check, key] = _agree(check, said, compute, also)
+        return _known[check, key]
+
+
+def _agree(check: str, said: str, compute: Callable[[], list[torch.Tensor]], also: Iterable[str]) -> bool:
+    state, found, why = torch.get_rng_state(), [], ""
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.device("cpu"),
+        ):
+            for answer in (True, False):
+                _asking.answers = {**dict.fromkeys(also, True), check: answer}
+                torch.default_generator.manual_seed(1)  # torch.manual_seed would seed a GPU's, too
                 found.append(compute())
-            same = all(torch.allclose(a, b, atol=TOLERANCE) for a, b in zip(*found, strict=True))
-        except Exception:  # changed lines may want what a tiny layer hasn't: whatever is wrong shows where they run
-            same = False
+        same = all(torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE) for a, b in zip(*found, strict=True))
+    except Exception as error:  # changed lines may want what a tiny model hasn't, which shows where they run
+        same, why = False, f" (asked, it said: {type(error).__name__}: {error})"
+    finally:
+        _asking.answers = None
+        torch.set_rng_state(state)
     if not same:
-        warn(f"note: {said}: what stands there runs, slower")
+        warn(f"note: {said}: what stands there runs, slower{why}")
     return same
 
 
-@contextmanager
-def _without(switch: str):
-    before = getattr(SWITCHES, switch)
-    setattr(SWITCHES, switch, False)
-    try:
-        yield
-    finally:
-        setattr(SWITCHES, switch, before)
-
-
-def _tiny(make: Callable[[], nn.Module]) -> nn.Module:
-    """A module on the CPU whose parameters are random, all of them, LayerNorm's, too."""
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.inference_mode(False):
-        torch.manual_seed(0)
-        module = make().float()
-        for parameter in module.parameters():
-            nn.init.normal_(parameter, std=0.5)
+def _random(module: nn.Module) -> nn.Module:
+    """The module with random numbers for all its parameters, LayerNorm's, too; the same whenever it is asked."""
+    generator = torch.Generator().manual_seed(2)
+    for parameter in module.float().parameters():
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float32) / 2)
     return module
 
 
-def _layer(activation: str) -> nn.Module:
-    from bert import BertConfig, BertLayer  # which ask this module
-
-    config = BertConfig(
-        hidden_size=HIDDEN,
-        num_attention_heads=HEADS,
-        intermediate_size=2 * HIDDEN,
-        hidden_act=activation,
-        hidden_dropout_prob=DROPOUT,
-        attention_probs_dropout_prob=DROPOUT,
-    )
-    return _tiny(lambda: BertLayer(dataclasses.replace(config)))
+def _numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float32)
 
 
-def _states(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(2))
+def _masks(longest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T), with padding, and without, where both forms draw the same dropout masks."""
+    lengths = torch.tensor([longest, longest // 3 + 1, longest - longest // 4])
+    return (torch.arange(longest) < lengths[:, None]).long(), torch.ones(2, longest // 2 + 1, dtype=torch.long)
 
 
-@functools.cache
-def packing(activation: str) -> bool:
-    """Whether packed rows still give what bert.py's layer gives for a padded batch, whose attention is written out."""
-    from bert import additive_mask
+def _model(config):
+    """A tiny BertModel with a model's own config but for its sizes, so that what else stands there counts."""
+    from bert import BertModel  # which asks this module
 
-    def both(form: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
-        def compute() -> list[torch.Tensor]:
-            layer, found = _layer(activation), []
-            with torch.no_grad(), _without("by_hand"):
-                for mask, training in ((PADDED, False), (FULL, True)):
-                    states = form(layer.train(training), _states(*mask.shape, HIDDEN), mask)
-                    found.append(states * mask[..., None])
-            return found
-
-        return compute
-
-    def packed(layer, states, mask):
-        layout = Layout.of(mask)
-        return layout.unpack(layer(layout.pack(states), layout))
-
-    padded = both(lambda layer, states, mask: layer(states, additive_mask(mask)))
-    return _agree(both(packed), padded, "bert.py's layer is no longer what packed.py computes")
+    dropped = DROPOUT if SWITCHES.cheap_dropout else 0.0  # without that, masks are drawn in other ways
+    sizes = {"vocab_size": 64, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "intermediate_size": 2 * HIDDEN}
+    sizes |= {"num_hidden_layers": LAYERS, "pad_token_id": 0}
+    chances = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropped)
+    return _random(BertModel(dataclasses.replace(config, **sizes, **chances)))
 
 
-@functools.cache
-def by_hand(activation: str) -> bool:
+def _encoded(config, first_only: bool) -> Callable[[], list[torch.Tensor]]:
+    def compute() -> list[torch.Tensor]:
+        model, found = _model(config), []
+        for mask, training in zip(_masks(min(LONGEST, config.max_position_embeddings)), (False, True), strict=True):
+            if first_only and training:
+                continue  # it draws fewer masks
+            ids, layout = torch.arange(mask.numel()).view(mask.shape) * 7 % 63 + 1, Layout.of(mask)
+            types = (ids % 2 * (config.type_vocab_size > 1)).long()
+            with torch.no_grad():
+                found += model.train(training).encode(ids, layout, types, first_only=first_only)
+        return found
+
+    return compute
+
+
+def packing(config) -> bool:
+    """Whether packed rows still give what bert.py gives for a padded batch, for which attention is written out."""
+    said = "bert.py is no longer what packed.py computes"
+    return _holds("packing", (config, SWITCHES.cheap_dropout), said, _encoded(config, False))
+
+
+def first_only(config) -> bool:
+    """Whether the last layer, computed for first tokens alone, still gives what it gives for all."""
+    said = "bert.py's layer for the first tokens alone is not its layer for all"
+    return _holds("first_only", (config, SWITCHES.cheap_dropout), said, _encoded(config, True), "packing")
+
+
+def by_hand(config) -> bool:
     """Whether fused.py's layer, outputs and gradients, is still bert.py's."""
 
-    def way(switch: bool) -> Callable[[], list[torch.Tensor]]:
-        def compute() -> list[torch.Tensor]:
-            from fused import layer_by_hand
+    def compute() -> list[torch.Tensor]:
+        model, mask = _model(config).train(), _masks(min(LONGEST, config.max_position_embeddings))[0]
+        layout = Layout.of(mask)
+        states = layout.pack(_numbers(*mask.shape, HIDDEN)).requires_grad_()
+        layer = model.encoder.layer[0]
+        out = layer(states, layout)
+        wanted = [states, *layer.parameters()]
+        found = torch.autograd.grad((out * _numbers(*out.shape)).mean(), wanted, allow_unused=True)
+        # A gradient's size is that of a mean over the rows: compared beside numbers near 1 it would always agree.
+        return [
+            out.detach(),
+            *(100 * (torch.zeros_like(x) if grad is None else grad) for x, grad in zip(wanted, found, strict=True)),
+        ]
 
-            layer, layout = _layer(activation).train(), Layout.of(PADDED)
-            states = layout.pack(_states(*PADDED.shape, HIDDEN)).requires_grad_()
-            with torch.enable_grad():
-                if switch:
-                    out = layer_by_hand(layer, states, layout, False)
-                else:
-                    with _without("by_hand"):
-                        out = layer(states, layout)
-                weights = _states(*out.shape)
-                return [out.detach(), *torch.autograd.grad((out * weights).sum(), [states, *layer.parameters()])]
-
-        return compute
-
-    return _agree(way(True), way(False), "bert.py's layer is no longer what fused.py computes")
+    said = "bert.py's layer is no longer what fused.py computes"
+    return _holds("by_hand", (config, SWITCHES.cheap_dropout), said, compute)
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer has the parts that bert.py gives it, and no hooks, which nobody would call."""
-    from bert import BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput
+def is_plain(module: nn.Module, kind: type) -> bool:
+    """Whether a module is of this very kind, and nobody listens to it or gave it another forward."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return type(module) is kind and not any(hooks) and "forward" not in module.__dict__
+
+
+def takes_packed(layers: Iterable[nn.Module]) -> bool:
+    """Whether the layers, and their attention, are bert.py's own, which take packed rows."""
+    from bert import BertAttention, BertLayer, BertSelfAttention
+
+    return all(
+        type(layer) is BertLayer
+        and type(layer.attention) is BertAttention
+        and type(layer.attention.self) is BertSelfAttention
+        for layer in layers
+    )
+
+
+def has_plain_parts(layer: nn.Module) -> bool:
+    """Whether a BertLayer has the parts that bert.py gives it, whose parameters fused.py reads without calling them."""
+    from bert import ACTIVATIONS, BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput
 
     attention, inner, outer = layer.attention, layer.intermediate, layer.output
     parts = (attention, attention.self, attention.output, inner, outer)
     kinds = (BertAttention, BertSelfAttention, BertSelfOutput, BertIntermediate, BertOutput)
-    return all(
-        type(part) is kind and not any(m._forward_hooks or m._forward_pre_hooks for m in (part, *part.children()))
-        for part, kind in zip(parts, kinds, strict=True)
+    known, name = {nn.Linear, nn.LayerNorm, *kinds}, getattr(inner, "activation_name", None)
+    return (
+        all(map(is_plain, parts, kinds))
+        and all(type(part) in known and is_plain(part, type(part)) for whole in parts for part in whole.children())
+        and name in ACTIVATIONS
+        and inner.activation is ACTIVATIONS[name]
     )
 
 
-@functools.cache
-def task_attention() -> bool:
-    """Whether the faster attention of the task's layers is still task_attention.py's `probabilities`."""
-    from task_attention import SelfAttentionLayer
+def task_attention(kind: type) -> bool:
+    """Whether the faster attention of a task's layers is still task_attention.py's `weigh`, written out."""
 
-    layer = _tiny(lambda: SelfAttentionLayer(HIDDEN, HEADS, DROPOUT))
-    layout = Layout.of(PADDED)
-    states, real = _states(3, *PADDED.shape, HIDDEN), layout.real()
+    def compute() -> list[torch.Tensor]:
+        layer, found = _random(kind(HIDDEN, HEADS, DROPOUT, DROPOUT)), []
+        for mask, training in zip(_masks(LONGEST // 4), (False, True), strict=True):
+            layout = Layout.of(torch.cat([mask, mask.flip(dims=[0])]))  # sentences and those they are paired with
+            rows = _numbers(len(layout.rows), HIDDEN)
+            for first in (False, True):
+                with torch.no_grad():
+                    found.append(layer.train(training)(rows, layout, first))
+        return found
 
-    def plain() -> list[torch.Tensor]:
-        query, key, value = (layer.split_heads(x) for x in states)
-        context = (layer.probabilities(query, key, real) @ value).transpose(1, 2).flatten(2)
-        return 2 * [context * real[..., None]]
-
-    def fast() -> list[torch.Tensor]:
-        query, key, value = (layer.split_heads(x) for x in states)
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=real[:, None, None, :])
-        rows = packed_attention(*(layout.pack(x) for x in states), layout, HEADS, 0.0, False)
-        return [context.transpose(1, 2).flatten(2) * real[..., None], layout.unpack(rows)]
-
-    with torch.no_grad():
-        return _agree(fast, plain, "task_attention.py's attention is no longer what packed.py computes")
+    said = f"task_attention.py's {kind.__name__} is no longer what packed.py computes"
+    return _holds("task_attention", kind, said, compute)
 
 
-@functools.cache
 def adamw_lists() -> bool:
-    """Whether AdamW's lists still do what optimizer.py's `adamw_step` does, with bias correction and without."""
-    from optimizer import adamw_step, adamw_step_lists
+    """Whether AdamW's lists and blocks still do what optimizer.py's `adamw_step` does to a whole tensor."""
+    from optimizer import SMALL, AdamW
 
-    def way(step: Callable) -> Callable[[], list[torch.Tensor]]:
-        def compute() -> list[torch.Tensor]:
-            p, grad, m, v = _states(4, HIDDEN).unbind()
-            v.abs_()
-            for t, correct_bias in ((1, True), (2, False)):
-                step(
-                    p, grad, m, v, t=t, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5, correct_bias=correct_bias
-                )
-            return [p, m, v]
+    def compute() -> list[torch.Tensor]:
+        found = []
+        for correct_bias in (True, False):
+            shapes = [(HIDDEN,), (HIDDEN, HEADS), (SMALL // HIDDEN + 1, HIDDEN)]
+            parameters = [nn.Parameter(_numbers(*shape)) for shape in shapes]
+            optimizer = AdamW(parameters, 0.01, (0.8, 0.9), 1e-3, 0.5, correct_bias)
+            for _ in range(STEPS):
+                for parameter in parameters:
+                    parameter.grad = torch.randn(parameter.shape, dtype=torch.float32)
+                optimizer.step()
+            found += [parameter.detach() for parameter in parameters]
+        return found
 
-        return compute
-
-    def lists(*tensors, **formula):
-        adamw_step_lists(*([tensor] for tensor in tensors), **formula)
-
-    with torch.no_grad():
-        return _agree(way(lists), way(adamw_step), "optimizer.py's adamw_step is no longer what adamw_step_lists does")
+    said = "optimizer.py's adamw_step is no longer what its lists and blocks do"
+    return _holds("adamw_lists", None, said, compute)

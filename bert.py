@@ -243,6 +243,7 @@ class BertLayer(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
+        self.config = config
         self.attention = BertAttention(config)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
@@ -362,7 +363,9 @@ class BertModel(nn.Module):
         Raises what `forward` raises.
         """
         self._check(input_ids, layout, token_type_ids)
-        packing = SWITCHES.packing and as_written.packing(self.config.hidden_act)
+        layers = self.encoder.layer
+        packing = SWITCHES.packing and as_written.takes_packed(layers) and as_written.packing(self.config)
+        cut = first_only and packing and SWITCHES.first_only and as_written.first_only(self.config)
         if packing:
             positions, mask = layout.positions, layout
             input_ids = layout.pack(input_ids)  # (B, T) -> (R,)
@@ -371,9 +374,10 @@ class BertModel(nn.Module):
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)
             mask = additive_mask(layout.real(), self.embeddings.LayerNorm.weight.dtype)
         states = [self.embeddings(input_ids, positions, token_type_ids)]  # (R, H), or (B, T, H) with packing off
-        for layer in self.encoder.layer:
-            cut = first_only and packing and SWITCHES.first_only and layer is self.encoder.layer[-1]
-            hidden = layer(states[-1], mask, cut)
+        for layer in layers:
+            hidden = (
+                layer(states[-1], mask, first_only=True) if cut and layer is layers[-1] else layer(states[-1], mask)
+            )
             states = [*states, hidden][0 if keep is None else -keep :]
         if not packing:
             states = [layout.pack(state) for state in states]

@@ -26,19 +26,21 @@ def runs_by_hand(layer, hidden: torch.Tensor, mask: torch.Tensor | Layout) -> bo
 
     Elsewhere autograd serves: without gradients there is nothing to gain, on a GPU autocast must see every operation.
     """
-    activation, attention = layer.intermediate.activation_name, layer.attention
-    probabilities = (attention.self.dropout_prob, attention.output.dropout_prob, layer.output.dropout_prob)
     return (
         SWITCHES.by_hand
         and isinstance(mask, Layout)
         and hidden.device.type == "cpu"
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and activation in GELUS
-        and all(p == 0 or is_cheap(hidden, p) for p in probabilities)
-        and as_written.is_plain(layer)
-        and as_written.by_hand(activation)
+        and as_written.has_plain_parts(layer)
+        and layer.intermediate.activation_name in GELUS
+        and as_written.by_hand(layer.config)
+        and all(p == 0 or is_cheap(hidden, p) for p in _dropouts(layer))
     )
+
+
+def _dropouts(layer) -> tuple[float, float, float]:
+    return layer.attention.self.dropout_prob, layer.attention.output.dropout_prob, layer.output.dropout_prob
 
 
 def layer_by_hand(layer, hidden: torch.Tensor, layout: Layout, first_only: bool) -> torch.Tensor:
@@ -84,6 +86,7 @@ def look_up(embedding: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     """
     weight = embedding.weight
     lazy = SWITCHES.lazy_zeros and torch.is_grad_enabled() and weight.requires_grad
+    lazy = lazy and as_written.is_plain(embedding, torch.nn.Embedding)
     if not lazy or weight.device.type != "cpu" or weight.dtype not in NUMPY:
         return embedding(ids)
     return _LookUp.apply(weight, ids, embedding.padding_idx)

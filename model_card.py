@@ -95,7 +95,8 @@ def facts_of(run: Path) -> Facts:
 def _name_of(model: str) -> str:
     """A folder's path says where it was on one machine, which is no name; a run's best/ is the run's."""
     path = Path(model)
-    return path.parent.name if path.name == "best" else path.name
+    path = path.parent if path.name == "best" else path
+    return path.parent.name if path.name in TASKS and path.parent.name else path.name
 
 
 def _told(value: object) -> object:

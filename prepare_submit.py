@@ -185,7 +185,7 @@ def check_rules(submission: Submission, run: Path, folder: Path | None) -> None:
     """Notes as objections the weights and data that the course does not allow."""
     root, name = submission.root, shown(submission.root, run)
     foreign, lost, began = [], [], {}
-    for part in _parts(run):
+    for part in dict.fromkeys(_parts(run)):
         if (part / "config.json").is_file():
             sha = _recorded(part, "model", "sha256")
             began[sha] = part, _recorded(part, "model", "name")
@@ -212,17 +212,16 @@ def _parts(run: Path, known: tuple[Path, ...] = ()) -> Iterator[Path]:
 
     Raises InputError for a config.json that is no run's, or says this in a circle.
     """
-    yield run
     path = run / "config.json"
     if run in known:
         raise InputError(f"{path}: it is said to be made of itself: name another run")
-    if path.is_file():
-        config = read_json(path)
-        others = [config.get(name) or [] for name in ("members", "teachers")] if isinstance(config, dict) else None
-        if others is None or not all(isinstance(each, list | dict) for each in others):
-            raise InputError(f"{path}: no run's: run again, or name another run")
-        for other in (other for each in others for other in each):
-            yield from _parts(Path(str(other)), (*known, run))
+    config = read_json(path) if path.is_file() else {}
+    others = [config.get(name) or [] for name in ("members", "teachers")] if isinstance(config, dict) else None
+    if others is None or not all(isinstance(each, list | dict) for each in others):
+        raise InputError(f"{path}: no run's: run again, or name another run")
+    yield run
+    for other in (other for each in others for other in each):
+        yield from _parts(Path(str(other)), (*known, run))
 
 
 def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
@@ -238,7 +237,7 @@ def _foreign(root: Path, run: Path, folder: Path | None) -> Iterator[Path]:
 
 def remark_on_training(submission: Submission, run: Path) -> None:
     """Notes a run, or an ensemble's member, that was not trained, or on a part of its rows: easily forgotten."""
-    for part in _parts(run):
+    for part in dict.fromkeys(_parts(run)):
         if not (part / "config.json").is_file():
             continue
         name, config = shown(submission.root, part), read_json(part / "config.json")

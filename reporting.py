@@ -129,15 +129,12 @@ def holders(tasks: Iterable[str], place: Path, root: Path) -> dict[Path | None, 
 
 def set_aside(contents: dict[Path, bytes], root: Path) -> dict[Path, bytes]:
     """Prediction files that these would replace and that no run of `root`/runs keeps: their new place -> content."""
-    names = {task.predictions_file(split): task.name for task in TASKS.values() for split in ("dev", "test")}
+    names = {task.predictions_file(split) for task in TASKS.values() for split in ("dev", "test")}
     aside = {}
-    for place in dict.fromkeys(path.parent for path in contents):
-        tasks = dict.fromkeys(names[path.name] for path in contents if path.parent == place and path.name in names)
-        orphans = holders(tasks, place, root).get(None, [])
-        for path in (path for path in contents if path.parent == place and names.get(path.name) in orphans):
-            old = path.read_bytes() if path.is_file() else contents[path]
-            if old != contents[path]:
-                aside[place / ASIDE / f"{path.stem}-{hashlib.sha256(old).hexdigest()[:8]}{path.suffix}"] = old
+    for path in (path for path in contents if path.name in names and path.is_file()):
+        old = path.read_bytes()
+        if old != contents[path] and predicted(root, {path.name: old}) is None:
+            aside[path.parent / ASIDE / f"{path.stem}-{hashlib.sha256(old).hexdigest()[:8]}{path.suffix}"] = old
     return aside
 
 

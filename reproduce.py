@@ -55,6 +55,7 @@ from task_cells import TaskCell
 from tasks import TASKS, leaderboard_score
 
 SCORE = Column("sst", "leaderboard", "score")  # beside the leaderboard's tasks, in a table of many rows
+ROUNDING = 1e-20  # of a sum of squares that is 0
 DRAWS = 100_000  # a quantile that is drawn so is good to two digits
 
 # Kind of table -> who makes its runs, with scale_of(args, table), fits(cell, scale) and caption(table, scale, rows).
@@ -240,7 +241,7 @@ def _in_blocks(values: list[dict[int, float]]) -> dict[int, tuple[float, float |
     weights = wanted[known] @ solved  # of each number, in each difference
     left, freedom = y - effects @ (solved @ y), len(cells) - np.linalg.matrix_rank(effects)
     halves: list[float | None] = [None] * len(known)
-    if freedom and known:
+    if freedom and known and left @ left > ROUNDING * (y @ y):
         errors = np.linalg.norm(weights, axis=1)
         rng = np.random.default_rng(SEED)
         drawn = np.abs(rng.standard_normal((DRAWS, len(cells))) @ weights.T / errors).max(axis=1)

@@ -79,7 +79,7 @@ def defaults_then(options: dict, config: dict) -> dict:
     if found.get("model") is None and isinstance(model, dict) and model.get("name") in KNOWN:
         found["model"] = model["name"]
     if found.get("data") is None:
-        folders = {Path(path).parent.parts[-2:] for path in _paths(config.get("data"))}
+        folders = {Path(path).parent.parts[-2:] for path in _untold(options, config.get("data"))}
         if ("data", "sample") in folders:
             found["data"] = str(course_data.DATA / "sample")
         elif any(parts[-1:] == ("data",) for parts in folders):
@@ -87,12 +87,18 @@ def defaults_then(options: dict, config: dict) -> dict:
     return found
 
 
-def _paths(data) -> Iterator[str]:
-    """Of what config.json says of its data files, at any depth, their paths."""
-    if isinstance(data, dict) and isinstance(data.get("path"), str):
-        yield data["path"]
-    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        yield from _paths(part)
+def _untold(options: dict, data) -> Iterator[str]:
+    """Of what config.json says of its data files, the paths of those that no option names."""
+    for name, files in data.items() if isinstance(data, dict) else ():
+        if name == "train" and isinstance(files, list):  # contrastive.py's
+            files = {} if options.get("train") else dict(enumerate(files))
+            named = set()
+        else:
+            files = files if isinstance(files, dict) else {}
+            named = {split for split in files if options.get(f"{name}_{split}")}
+        for split, file in files.items():
+            if split not in named and isinstance(file, dict) and isinstance(file.get("path"), str):
+                yield file["path"]
 
 
 def is_scored(folder: Path, scores: str) -> bool:

@@ -95,7 +95,7 @@ class AttentionLayer(nn.Module):
         query (B, Tq, H), key and value (B, T, H), real (B, T) bool -> (B, Tq, H).
         """
         query, key, value = (self.split_heads(x) for x in (query, key, value))
-        if (not self.training or self.attention_dropout_prob == 0.0) and as_written.task_attention():
+        if (not self.training or self.attention_dropout_prob == 0.0) and as_written.task_attention(type(self)):
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=real[:, None, None, :])
         else:
             probs = self.probabilities(query, key, real)
@@ -125,7 +125,7 @@ class SelfAttentionLayer(AttentionLayer):
     """A sentence's tokens attend to the sentence: four H x H maps (query, key, value, output)."""
 
     def attend(self, query, key, value, layout: Layout, first_only: bool) -> torch.Tensor:
-        if not first_only and as_written.task_attention():
+        if not first_only and as_written.task_attention(type(self)):
             return packed_attention(query, key, value, layout, self.heads, self.attention_dropout_prob, self.training)
         key, value, real = layout.unpack(key), layout.unpack(value), layout.real()
         if first_only:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import as_written
 import bert
 import weights
 from bert import ACTIVATIONS, BertConfig, BertLayer, BertModel, BertSelfAttention, additive_mask
@@ -266,9 +267,10 @@ def test_dropout_is_where_bert_has_it(tiny, monkeypatch):
         return record
 
     monkeypatch.setattr(SWITCHES, "by_hand", False)  # which draws the same masks: see test_fused.py
+    model, ids = tiny(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3), torch.tensor([[2, 7, 8, 9, 3]])
+    assert as_written.packing(model.config)  # asked once, by masks of its own
     for name, place in (("dropout", 1), ("add_dropout", 2), ("packed_attention", 5)):
         monkeypatch.setattr(bert, name, recording(getattr(bert, name), name, place))
-    model, ids = tiny(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3), torch.tensor([[2, 7, 8, 9, 3]])
     for training in (True, False):
         drawn.clear()
         model.train(training)(ids)

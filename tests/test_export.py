@@ -165,6 +165,8 @@ def test_the_card_has_no_place_of_one_machine_and_every_zero(tmp_path):
     assert facts.options["seed"] == 0 and facts.options["hidden_dropout_prob"] == 0.0
     assert facts.options["distill"] == "first and second" and facts.base == "mine"
     assert "/home/me" not in str(facts) and not facts.options.keys() & {"quiet", "loss"}
+    write_json(tmp_path / "config.json", config | {"model": {"name": "/home/me/runs/mine/sst/best"}})
+    assert facts_of(tmp_path).base == "mine"
 
 
 def test_what_cannot_be_exported(tmp_path, tiny, tiny_tokenizer, capsys):

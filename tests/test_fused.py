@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+import as_written
 import bert
 import fused
 import packed
@@ -52,7 +53,13 @@ def calls(monkeypatch):
     """One entry a layer that was run by hand."""
     made = []
     real = fused.layer_by_hand
-    monkeypatch.setattr(bert, "layer_by_hand", lambda *given: made.append(given) or real(*given))
+
+    def counted(*given):
+        if as_written._asking.answers is None:  # or it is asked whether it is bert.py's layer at all
+            made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(bert, "layer_by_hand", counted)
     return made
 
 

@@ -351,8 +351,8 @@ def test_predictions_that_no_run_keeps_are_set_aside(command, root):
         found.code == 0
         and "predictions of an unknown run were replaced, and are kept in predictions/replaced: sts-" in found.out
     )
-    kept = [path for path in (root / "predictions" / "replaced").iterdir() if path.name.startswith("sts-dev-output-")]
-    assert [path.read_text() for path in kept] == [mine]
+    kept = list((root / "predictions" / "replaced").iterdir())  # the test file's is in the first run's folder
+    assert [path.read_text() for path in kept] == [mine] and kept[0].name.startswith("sts-dev-output-")
 
 
 def test_a_model_that_nothing_was_taught_replaces_no_predictions(command, root):
@@ -1017,6 +1017,8 @@ def test_the_model_and_the_data_that_a_run_took_untold():
         assert found == {"model": "all-MiniLM-L6-v2", "data": place and str(place), "lr": 1}
     contrastive = {"train": [{"path": "/x/data/sample/ids-sst-train.csv"}], "dev": {"path": "/x/other.csv"}}
     assert defaults_then(untold, {"data": contrastive})["data"] == str(course_data.DATA / "sample")
+    mine = {"sst": {**files("data")["sst"], "dev": {"path": "/mine/data/sample/ids-sst-dev.csv"}}}
+    assert defaults_then(untold | {"sst_dev": "x"}, {"data": mine})["data"] == str(course_data.DATA)
     told = {"model": "mine", "data": "there"}
     assert defaults_then(told, {"model": model, "data": files("data")}) == told
     assert defaults_then(untold, {"model": {"name": "mine"}, "data": None}) == untold

@@ -206,6 +206,11 @@ def test_of_many_rows_the_intervals_hold_at_once():
     assert new == pytest.approx((0.7333 - 0.5, -half, half), abs=0.003)
     assert more == pytest.approx((0.0333, -half, half), abs=0.003)
 
+    # Rows that go alike over all seeds leave rounding alone, which is no spread.
+    numbers = {"base": (0.49, 0.5, 0.51), "new": (0.5, 0.51, 0.52), "more": (0.47,)}
+    rows = [make_row(name, seed, value) for name, of in numbers.items() for seed, value in enumerate(of)]
+    assert differences() == [(0.01,), (-0.02,)]
+
     # A seed that is good for all rows is no row's merit; what shares no seed with the first has no interval.
     numbers = {"base": {1: 0.4, 2: 0.6}, "new": {1: 0.5, 2: 0.71}, "more": {2: 0.7}, "none": {3: 0.9}}
     rows = [make_row(name, seed, value) for name, seeds in numbers.items() for seed, value in seeds.items()]
