@@ -114,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=PAIR_SCORES,
         metavar="HOW",
         default="calibrated",
-        help="dot, <W a, W b>; calibrated (default): para + an offset; cosine: + a map of |a-b|, a*b",
+        help="dot, <W a, W b>; calibrated (default): + an offset; cosine: + a map of |a-b|, a*b",
     )
     heads.add_argument(
         "--pair_encoding",
@@ -142,7 +142,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="P",
         default=0.3,
-        help="in the heads (default 0.3, the course's; the encoder's, and attention weights', stays .1)",
+        help="in the heads (default 0.3, the course's)",
     )
     heads.add_argument(
         "--attention_ffn",
@@ -285,7 +285,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         default=0,
-        help="most rows at once; same gradient but for dropout (default 0: all, fewer if a GPU's memory runs out)",
+        help="most rows at once; same gradient (default 0: all, fewer if a GPU's memory runs out)",
     )
     where.add_argument(
         "--cache_gb",

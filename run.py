@@ -76,10 +76,10 @@ class Run:
             return False
         if any(self.folder.glob(f"**/last/{CHECKPOINT}")):
             return False
-        return self.outputs.is_file() or self._is_trained()
+        return self.outputs.is_file() or self._has_trained_an_encoder()
 
-    def _is_trained(self) -> bool:
-        """Whether its best model is one that training has left which is over: of runs that keep no outputs of dev.
+    def _has_trained_an_encoder(self) -> bool:
+        """Whether it is one of contrastive.py's, which keep no outputs of dev, whose training is over.
 
         There is no best model before the first checkpoint, unless no epoch is asked for. If the checkpoint was deleted,
         to start over, metrics end before the last epoch.
@@ -87,7 +87,7 @@ class Run:
         config = self.config if is_run(self.folder) else {}
         options = config.get("options")
         asked = {name: options.get(name) for name in ("epochs", "patience")} if isinstance(options, dict) else {}
-        if not asked.get("epochs") or not self.best.is_dir():
+        if config.get("command") != "contrastive.py" or not asked.get("epochs") or not self.best.is_dir():
             return False
         try:
             rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]

@@ -87,7 +87,7 @@ def test_it_is_asked_exported_compared_and_averaged_like_any_other(train, made, 
     assert predict.main([str(made.folder), "a film"]) == 0
     assert export.main([str(made.folder), str(tmp_path / "encoder")]) == 0
     card = (tmp_path / "encoder" / "README.md").read_text(encoding="utf-8")
-    assert "The mean of the weights of 3 runs: runs/one, runs/two, runs/three." in card
+    assert "The mean of the weights of 3 runs: one, two, three." in card
     assert "untrained" not in card and "one seed" not in card
     assert comparison.main(["compare", "runs/one", "runs/two", "runs/three", "runs/soup"]) == 0
     assert multitask_classifier.main(["--ensemble", "runs/soup", "runs/one", "--run", "runs/more"]) == 0
