@@ -22,7 +22,6 @@ import course_data
 import multitask_classifier
 import options
 import prepare_submit
-import reproduce
 import result_row
 from cells import Rows
 from contrastive_training import refuse_changes as refuse_contrastive
@@ -30,6 +29,7 @@ from experiments import TABLES
 from files import read_json
 from job import refuse_changes
 from options import get_args
+from result_tables import results_table
 from run import Run
 from sentence_encoder import SentenceEncoder
 from training import Stopped, Trainer
@@ -166,7 +166,7 @@ def test_rows_of_a_table(root, data):
 
     def use():
         rows = Rows(write(root / "rows.jsonl", content)).rows
-        reproduce.results_table(table, rows)
+        results_table(table, rows)
 
     refused(use)
 

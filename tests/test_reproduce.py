@@ -30,6 +30,7 @@ from experiments import TABLES, TEACHING, Column, ContrastiveTable, Row, Table
 from files import read_json, write_json
 from locks import fcntl
 from options import get_args
+from result_tables import results_table, spread
 from sharing import holder
 from task_cells import TaskCell
 from tasks import TASKS
@@ -111,7 +112,7 @@ OF_A_PAPER = Table(
 
 
 def printed(table, rows):
-    lines = reproduce.results_table(table, rows).splitlines()[2:]
+    lines = results_table(table, rows).splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -133,10 +134,8 @@ def test_the_rows_named_alone_are_printed_with_the_whole_tables_intervals(make):
         for place, key in enumerate(keys)
         for seed in (1, 2)
     ]
-    whole = reproduce.results_table(table, rows, table.rows).splitlines()
-    some = reproduce.results_table(
-        table, rows, [row for row in table.rows if row.key in ("steps", "best")]
-    ).splitlines()
+    whole = results_table(table, rows, table.rows).splitlines()
+    some = results_table(table, rows, [row for row in table.rows if row.key in ("steps", "best")]).splitlines()
     assert [line.split(":")[0] for line in some[2:]] == ["| `steps`", "| `best`"]
     # 0.5 on all three, of which the correlation counts as 0.75; then 0.01 and 0.02 more, of which the third counts half
     assert "| 0.583 ± 0.000 (2) |" in some[2] and "| 0.596 ± 0.006 (2) | +0.013 [" in some[3]
@@ -298,7 +297,7 @@ def test_cells_are_made_once_and_the_table_is_of_what_is_there(make, tmp_path):
         assert (run / "predictions" / "sst-dev-output.csv").is_file() and (run / "log.txt").stat().st_size
     values = [row["dev"]["sst"]["accuracy"] for row in rows]
     line = next(line for line in out.splitlines() if line.startswith("| `mean`: mean of the tokens | finetune"))
-    assert f"| {reproduce.spread(values)} |" in line and "| 0.515 |" in line
+    assert f"| {spread(values)} |" in line and "| 0.515 |" in line
     assert "encoder tiny" in out and "finetune: 1 epoch (paper: 10), 12 rows a batch (paper: 8)," in out
     # nothing is run again, and printing needs no runs
     before = (tmp_path / "rows.jsonl").read_bytes()
