@@ -16,6 +16,7 @@ from pathlib import Path
 from datasets import blank, decode_text, listed
 from errors import InputError, quoted
 from predictor import Answer, words_of
+from table_files import BLANK_LINES, first_line
 from tasks import TASKS, Task
 from tokenizer import LONE_SURROGATE
 
@@ -46,7 +47,9 @@ class Rows:
 def read_rows(
     path: Path, content: bytes, format: str | None, columns: Sequence[str] | None, tasks: Sequence[Task]
 ) -> Rows:
-    """The rows of a file's content. path: what it is called in errors; its suffix is the format if None is named.
+    """The rows of a file's content, blank lines left out.
+
+    path: what it is called in errors; its suffix is the format if None is named.
 
     columns: those that hold the text, or the two texts; None: those of the first task whose names are there, or of
     SINGLE and PAIR as far as a task reads so many, or the only column. Raises InputError naming file and line.
@@ -85,16 +88,17 @@ def _read_text(path: Path, text: str) -> Rows:
 
 
 def _read_csv(path: Path, text: str, columns: Sequence[str] | None, tasks: Sequence[Task]) -> Rows:
-    first = text.partition("\n")[0]
+    first = first_line(text)
     separator = next((mark for mark in SEPARATORS if mark in first), ",")
     limit = csv.field_size_limit(LONGEST)  # of the whole process: put back below
-    line = 1
+    above = BLANK_LINES.match(text).group()  # the header
+    line = before = 1 + above.count("\n")
     try:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        rows = csv.reader(io.StringIO(text.removeprefix(above), newline=""), delimiter=separator, strict=True)
         header = next(rows, [])
-        chosen = _choose(path, header, columns, tasks)
+        chosen = _choose(path, header, columns, tasks, line)
         places = [header.index(name) for name in chosen]
-        line = rows.line_num + 1
+        line = before + rows.line_num
         texts, fields = [], []
         for row in rows:
             if row:
@@ -105,7 +109,7 @@ def _read_csv(path: Path, text: str, columns: Sequence[str] | None, tasks: Seque
                     )
                 texts.append(_texts(row[place] for place in places))
                 fields.append(row)
-            line = rows.line_num + 1
+            line = before + rows.line_num
     except csv.Error as error:
         raise InputError(f"{path}, line {line}: {error}; is a quote opened there and never closed?") from error
     finally:

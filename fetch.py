@@ -305,7 +305,10 @@ def alone() -> Iterator[None]:
 
 
 def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
-    """Gives every file its name, or none: where one can't have it, those before it go back to wait."""
+    """Gives every file its name, or none: where one can't have it, those before it go back to wait.
+
+    What can't go back, either, stays, which the error says: it is the right file, and the next call takes it so.
+    """
     moves = [(group.part(file), group.folder / file.name) for group, file in files]
     try:
         for part, path in moves:
@@ -313,13 +316,19 @@ def put_in_place(files: list[tuple[Group, Wanted]]) -> None:
             os.replace(part, path)
             sync_folder(path.parent)
     except BaseException as error:
+        stuck = []
         for part, moved in moves:
             if not part.exists():
-                os.replace(moved, part)
+                try:
+                    os.replace(moved, part)
+                except OSError:
+                    stuck.append(short(moved))
             with suppress(OSError):  # which is what a folder that isn't empty answers
                 moved.parent.rmdir()
         if isinstance(error, OSError):
-            raise cannot("write", path, error) from error
+            refusal = cannot("write", path, error)
+            there = f"; in place already, and right: {', '.join(stuck)}" if stuck else ""
+            raise type(refusal)(f"{refusal}{there}") from error
         raise
 
 

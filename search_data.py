@@ -184,20 +184,22 @@ def _decoded(path: Path, number: int, raw: bytes) -> str:
 
 def _read_csv(corpus: Corpus) -> Iterator[Document]:
     """Comma- or tab-separated, as the header is; the ids of a file without an id column are its rows' lines."""
-    path, line = corpus.path, 1
-    raw = (text for _, text in _raw_lines(path))
-    first = next(raw, "")
+    path, raw = corpus.path, _raw_lines(corpus.path)
+    before, first = next(((number, text) for number, text in raw if text.strip()), (1, ""))
+    line, raw = before, (text for _, text in raw)
     rows = csv.reader(_after(first, raw), delimiter="\t" if "\t" in first else ",", strict=True)
     limit = csv.field_size_limit(LONGEST)  # of the whole process: put back below
     try:
         header = [name.strip() for name in next(rows, [])]
-        columns, name = _columns(corpus, header), corpus.id_column
+        columns, name = _columns(corpus, header, line), corpus.id_column
         if name is None:
             name = next((known for known in IDS if known in header and known not in columns), None)
         elif name not in header:
-            raise InputError(f"{path}, line 1: no column {quoted(name)}; found {listed(header)}; name one of these")
+            raise InputError(
+                f"{path}, line {line}: no column {quoted(name)}; found {listed(header)}; name one of these"
+            )
         places, at = [header.index(column) for column in columns], None if name is None else header.index(name)
-        line = rows.line_num + 1
+        line = before + rows.line_num
         for row in rows:
             if row:
                 if len(row) != len(header):
@@ -207,7 +209,7 @@ def _read_csv(corpus: Corpus) -> Iterator[Document]:
                     )
                 text = " ".join(filter(None, (row[place].strip() for place in places)))
                 yield Document(_id(corpus, line, line if at is None else row[at]), text, line)
-            line = rows.line_num + 1
+            line = before + rows.line_num
     except csv.Error as error:
         raise InputError(f"{path}, line {line}: {error}; is a quote opened there and never closed?") from error
     finally:
@@ -219,9 +221,9 @@ def _after(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield from rest
 
 
-def _columns(corpus: Corpus, names: list[str]) -> tuple[str, ...]:
+def _columns(corpus: Corpus, names: list[str], line: int) -> tuple[str, ...]:
     """The columns of the text. Raises InputError where they are not there, or none is known to be a text."""
-    where = f"{corpus.path}, line 1"
+    where = f"{corpus.path}, line {line}"
     if corpus.columns:
         missing = [column for column in corpus.columns if column not in names]
         if missing:

@@ -563,6 +563,24 @@ def test_a_file_that_cannot_take_its_name_takes_all_others_back(place, capsys, m
     assert place.server.asked == []
 
 
+def test_what_can_not_be_taken_back_is_said_and_taken_as_it_is(place, capsys, monkeypatch):
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(target).name == MODEL or Path(source).name == "quora-dev.csv":
+            raise OSError(errno.EACCES, "Permission denied")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert fetch.main([]) == 1
+    assert f"in place already, and right: {place.data / 'quora-dev.csv'}\n" in capsys.readouterr().err
+    assert [file.name for file in place.data.glob("*.csv")] == ["quora-dev.csv"]
+    monkeypatch.setattr(os, "replace", replace)
+    place.server.asked.clear()
+    assert fetch.main([]) == 0 and place.fetched()
+    assert place.server.asked == []
+
+
 def test_the_path_that_is_in_the_way_is_named(place, capsys):
     (place.weights / "big").write_text("mine")
     assert fetch.main([]) == 1

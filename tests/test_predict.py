@@ -163,6 +163,7 @@ def test_a_pair_s_columns_and_other_separators(ask, tmp_path):
     _, again = read(said(ask, "--input", path, "--format", "csv", "--columns", "a", "b"), ";")
     assert again[0][2:] == rows[0][4:]
     assert read(said(ask, "--format", "csv", "--tasks", "sst", stdin="only\na cat\n"))[0] == ["only", *SST]
+    assert read(said(ask, "--format", "csv", "--tasks", "sst", stdin="\n \r\nonly\na cat\n"))[0] == ["only", *SST]
 
 
 def test_jsonl(ask, tmp_path):
@@ -183,6 +184,8 @@ def test_jsonl(ask, tmp_path):
     (
         ("x.csv", "a,b\n1,2\n", (), "x.csv, line 1: which columns hold the text? found 'a', 'b'; name one, or two"),
         ("x.csv", "a,b\n1,2\n", ("--columns", "c"), "x.csv, line 1: no column 'c'; found 'a', 'b'; name one of these"),
+        ("x.csv", "\n \na,b\n1,2\n", ("--columns", "c"), "x.csv, line 3: no column 'c'; found 'a', 'b'"),
+        ("x.csv", "\na,b\n1,2\n1\n", ("--columns", "a"), "x.csv, line 4: 1 columns, wanted 2 as in the header"),
         ("x.csv", "a,b\n1,2\n", ("--columns", "a", "b", "a"), "name one column for single texts, or two"),
         ("x.csv", "a,b\n1,2,3\n", ("--columns", "a"), "x.csv, line 2: 3 columns, wanted 2 as in the header"),
         ("x.csv", 'a,b\n1,"2\n', ("--columns", "a"), "is a quote opened there and never closed?"),

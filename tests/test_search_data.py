@@ -90,11 +90,18 @@ def test_csv_with_tabs_named_columns_and_no_ids(corpus):
     assert texts(corpus("d.csv", "words\ngood\n")) == [("2", "good")]
 
 
+def test_blank_lines_above_a_csv_header_are_no_header(corpus):
+    found = corpus("a.csv", " \r\n\na\tb\r\n1, 2\tx\r\n\r\n3\ty\r\n", columns=("a",))
+    assert list(found) == [Document("4", "1, 2", 4), Document("6", "3", 6)]
+
+
 @pytest.mark.parametrize(
     "content, options, message",
     [
         ("", {}, "FILE, line 1: no column 'text'; the file is empty; name the one to read with --column"),
         ("a,b\n1,2\n", {}, "FILE, line 1: no column 'text'; found 'a', 'b'; name the one to read with --column"),
+        ("\n\na,b\n1,2\n", {}, "FILE, line 3: no column 'text'; found 'a', 'b'; name the one to read with --column"),
+        ("\n", {}, "FILE, line 1: no column 'text'; the file is empty; name the one to read with --column"),
         (
             "a,text\n1,2\n",
             {"columns": ("b",)},
