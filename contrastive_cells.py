@@ -207,7 +207,7 @@ class ContrastiveCell(Cell):
         looks = (epoch < args.epochs or not args.epochs) + left * max(1, steps / (args.evaluate_every or steps))
         dev = self._tokens(job.encoder, [*job.dev.first, *job.dev.second])
         forward = 3 * left * rows.lengths.sum() + looks * dev + self._judged(job.encoder)
-        speed = EFFICIENCY * measured_speed(job.device, bert.config.hidden_size)
+        speed = EFFICIENCY * measured_speed(job.device, bert.config.hidden_size, dtype=job.precision.dtype)
         numbers = sum(p.numel() for module in (bert, job.encoder.pooler) for p in module.parameters())
         return 2 * linear_weights(bert.encoder) * forward / speed, FLOAT_BYTES * numbers * (1 + STATES)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from batches import pin
 from contrastive_data import Contrast
 from contrastive_loss import Objective, contrastive_loss
 from distributed import ALONE, Processes
@@ -48,6 +49,12 @@ class ContrastiveBatch:
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """outputs (n, V, H), labels (n, V): this batch's, or those of the batch it is part of."""
         return contrastive_loss(outputs, labels, self.objective)
+
+    def pinned(self) -> ContrastiveBatch:
+        """The same batch in memory that a GPU copies from without waiting. Needs CUDA."""
+        masked = None if self.masked is None else self.masked.pinned()
+        tensors = {"input_ids": pin(self.input_ids), "layout": pin(self.layout), "labels": pin(self.labels)}
+        return replace(self, **tensors, masked=masked)
 
     def to(self, device: torch.device) -> ContrastiveBatch:
         if device.type == "cpu":
@@ -95,10 +102,11 @@ class ContrastiveRows:
         return len(self.ids)
 
     def parts(self, rows: np.ndarray, most: int | None, device: torch.device, epoch: int = 0) -> list[ContrastiveBatch]:
-        """The batch of these rows cut into batches of at most `most` rows (None or 0: as it is)."""
+        """The batch of these rows cut into batches of at most `most` rows (None or 0: as it is), for `device`."""
         if not len(rows):
             return []
-        return [self.batch(part, epoch) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
+        found = [self.batch(part, epoch) for part in np.array_split(rows, -(-len(rows) // (most or len(rows))))]
+        return [part.pinned() for part in found] if device.type == "cuda" else found
 
     def batch(self, rows: np.ndarray, epoch: int = 0) -> ContrastiveBatch:
         """The batch of these rows; the epoch says which tokens are hidden."""
@@ -177,7 +185,7 @@ class ContrastiveGradients(Gradients):
         if not self.masked_weight:
             return loss
         hidden = [part.masked for part in parts if len(part.masked)]
-        total = self.processes.add(torch.tensor(float(sum(map(len, hidden))), device=self.device))
+        total = self.processes.add(torch.full((), float(sum(map(len, hidden))), device=self.device))
         term = torch.zeros((), device=self.device)
         for masked in hidden:
             part = self.masked_weight * self.masked_loss(masked) / total

@@ -190,8 +190,10 @@ def predict(
     model.eval()
     answers = torch.zeros(task.output_shape(len(data)), device=model.device)
     own = list(data.chunks(batch_size))[processes.rank :: processes.size]
-    for rows, parts in zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True):
-        answers[torch.from_numpy(rows)] = outputs_of(model, data, rows, parts)
+    batches = zip(own, prepared(lambda rows: data.parts(rows, None, model.device), own), strict=True)
+    found = [outputs_of(model, data, rows, parts) for rows, parts in batches]
+    if found:  # all at once: a GPU is waited for where indices come from the CPU
+        answers[torch.from_numpy(np.concatenate(own))] = torch.cat(found)
     model.train(was_training)
     outputs = processes.add(answers).cpu().numpy()
     _refuse_broken_outputs(task, data.ids, outputs)

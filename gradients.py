@@ -17,6 +17,11 @@ import torch
 from batches import Batch
 from distributed import ALONE, Processes
 
+# Types of devices whose dropout draws from a generator of their own; on others it is the CPU's.
+OWN_GENERATOR = {"cuda": torch.cuda, "mps": torch.mps}
+# What torch's errors say that are no OutOfMemoryError: on the CPU, of cuBLAS's workspace, on an Apple GPU.
+NO_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
+
 
 @dataclass
 class Gradients:
@@ -100,17 +105,19 @@ class Gradients:
 
 def random_state(device: torch.device) -> torch.Tensor:
     """The state of the generator that dropout on this device draws from."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    own = OWN_GENERATOR.get(device.type)
+    return torch.get_rng_state() if own is None else own.get_rng_state(device)
 
 
 def set_random_state(device: torch.device, state: torch.Tensor) -> None:
     """Make dropout on this device draw as it did from `state` on."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
+    own = OWN_GENERATOR.get(device.type)
+    if own is None:
         torch.set_rng_state(state)
+    else:
+        own.set_rng_state(state, device)
 
 
 def out_of_memory(error: RuntimeError) -> bool:
     """Whether an exception says that a GPU's, or the machine's, memory is used up."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)

@@ -169,7 +169,7 @@ def choose_device(args: argparse.Namespace, local_rank: int = 0) -> tuple[torch.
             found = f"CUDA: {torch.cuda.device_count()} devices, MPS: {'yes' if mps else 'no'}"
             raise InputError(f"--device {args.device}: not there ({found}); leave it out for the best there is")
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            _take(device)
         return device, "asked for"
     if args.use_gpu and not (cuda or mps):
         driver = "" if torch.version.cuda else ", which is built for CPUs alone"
@@ -180,11 +180,28 @@ def choose_device(args: argparse.Namespace, local_rank: int = 0) -> tuple[torch.
                 f"{local_rank + 1} processes but {torch.cuda.device_count()} GPUs: start as many, or --device cpu"
             )
         device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
+        _take(device)
         return device, torch.cuda.get_device_name(device)
     if mps:
         return torch.device("mps"), "Apple GPU"
     return torch.device("cpu"), f"no GPU found; threads: {torch.get_num_threads()}"
+
+
+def _take(device: torch.device) -> None:
+    """Make a GPU this process's own. Raises InputError for one that this torch was not built for.
+
+    cuDNN's attention, which torch prefers on newer GPUs, plans anew for every shape, and here nearly every group of
+    sentences has another: torch's own kernels are left.
+    """
+    torch.cuda.set_device(device)
+    built = [int(name[3:]) for name in torch.cuda.get_arch_list() if name[:3] == "sm_" and name[3:].isdigit()]
+    major, minor = torch.cuda.get_device_capability(device)
+    if built and not torch.version.hip and 10 * major + minor < min(built):
+        raise InputError(
+            f"torch {torch.__version__} has no kernels for {torch.cuda.get_device_name(device)} (compute capability "
+            f"{major}.{minor}): install a build for an older CUDA, or say --device cpu"
+        )
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def output_path(args: argparse.Namespace, task: Task, split: str) -> Path:

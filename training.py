@@ -24,7 +24,7 @@ from console import counted, warn
 from distributed import ALONE, Processes
 from errors import InputError
 from finite import MOST_IN_A_ROW, REMEDY, gradient_norm, named, wrong_with
-from gradients import Gradients, out_of_memory, random_state
+from gradients import OWN_GENERATOR, Gradients, out_of_memory, random_state
 from layer_rates import parameter_groups
 from optimizer import AdamW, clip_grad_norm
 from pcgrad import PCGrad
@@ -141,6 +141,9 @@ class Trainer:
         self.average = Average(self.learning, options.average) if options.average else None
         self.accumulation = (PCGrad if options.pcgrad else Accumulation)(self.learning.values(), options.seed)
         self.scaler = precision.scaler(model.device)
+        self.scaler.scale(torch.zeros((), device=model.device))  # a process's first batches may all be others'
+        self.moved = False  # whether the last call of the scaler made a step
+        self.optimizer.register_step_post_hook(self._note_step)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
         self.progress = Progress()
@@ -308,16 +311,18 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
             known = norm if self.options.accumulate == 1 and not half else None
             clip_grad_norm(self.learning.values(), self.options.clip, known)
-        self.scaler.step(self.optimizer)
-        scale = self.scaler.get_scale()
+        self.moved = False
+        self.scaler.step(self.optimizer)  # where it looks at the gradient, that is all that a GPU is waited for
         self.scaler.update()
-        overflowed = half and self.scaler.get_scale() < scale
-        self.overflows = self.overflows + 1 if overflowed else 0
+        self.overflows = 0 if self.moved else self.overflows + 1
         if self.overflows >= MOST_OVERFLOWS:
             raise InputError(
                 f"the gradient overflowed float16 in {MOST_OVERFLOWS} steps in a row, the last at {place}: --precision "
                 f"fp32, or {REMEDY}; {self._kept()}"
             )
+
+    def _note_step(self, *_) -> None:
+        self.moved = True
 
     def _read_losses(self, say: Callable[[str], None]) -> bool:
         """Take note of the losses not read yet, on a GPU this waits for it; whether the last one could be used.
@@ -416,7 +421,7 @@ class Trainer:
 
     def _random_states(self) -> dict[str, torch.Tensor]:
         devices = {"cpu": torch.device("cpu"), self.model.device.type: self.model.device}
-        return {kind: random_state(device) for kind, device in devices.items() if kind in ("cpu", "cuda")}
+        return {kind: random_state(device) for kind, device in devices.items() if kind in ("cpu", *OWN_GENERATOR)}
 
     def _resume(self, say: Callable[[str], None]) -> None:
         found = self.run.load_checkpoint()

@@ -161,6 +161,9 @@ def test_memory(build, data):
     assert parts == 4 * (4 * (encoder + head) + (3 + 2) * kept / 4)
     several = count_memory(build("finetune"), data, 8, Demands("finetune", sums=1))  # the sum of gradients, once more
     assert several == 4 * (5 * (encoder + head) + (3 + 2) * kept)
+    half = build("finetune")
+    half.autocast = torch.bfloat16  # the weights once more, in 2 bytes
+    assert count_memory(half, data, 8, FINETUNED) == 4 * (4.5 * (encoder + head) + (3 + 2) * kept)
 
 
 def test_the_line_that_is_printed(build, data, monkeypatch):
@@ -169,12 +172,12 @@ def test_the_line_that_is_printed(build, data, monkeypatch):
     learning = sum(p.numel() for p in model.heads.parameters())
     total = sum(p.numel() for p in model.parameters())
     operations = count_operations(model, data, ALL, FROZEN)
-    monkeypatch.setattr(estimate, "measured_speed", lambda *_: operations / 10 / EFFICIENCY)
+    monkeypatch.setattr(estimate, "measured_speed", lambda *_, **__: operations / 10 / EFFICIENCY)
     monkeypatch.setattr(estimate, "measured_step", lambda *_: (7.0, 2.0))
     line = describe_cost(model, data, schedule(2), FROZEN)
     # 10 s of operations, two steps of 7 s, five batches of 2 s.
     assert line == f"learning   {learning:,} of {total:,} parameters; about 34 s on this device, 0.0 GB of memory"
-    monkeypatch.setattr(estimate, "measured_speed", lambda *_: float("inf"))
+    monkeypatch.setattr(estimate, "measured_speed", lambda *_, **__: float("inf"))
     assert "; about 13 s more on this device" in describe_cost(model, data, schedule(2), FROZEN, (1, 0))
     assert "; about 20 s more on this device" in describe_cost(
         model, data, schedule(2), Demands("pretrain", passes=2), (1, 0)
@@ -210,3 +213,4 @@ def test_the_optimizer_is_timed_on_a_part_of_a_large_model(build, monkeypatch):
 
 def test_speed_is_one_of_this_planet():
     assert 1e6 < measured_speed(torch.device("cpu"), 24, seconds=0.01) < 1e16
+    assert 1e5 < measured_speed(torch.device("cpu"), 24, seconds=0.01, dtype=torch.bfloat16) < 1e16

@@ -142,6 +142,8 @@ def test_no_memory_for_one_row_is_an_error_that_says_what_to_do(tiny, tiny_token
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():
     assert out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"))
+    assert out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 8.94 GB, other allocations: 1 GB)"))
     assert not out_of_memory(RuntimeError("shape mismatch"))
 
 
@@ -176,14 +178,19 @@ def test_a_step_that_overflows_in_fp16_is_skipped(tiny, tiny_tokenizer, tmp_path
     data, many = {"sst": make_data(SST, tiny_tokenizer)}, len(gradients)
     trainer = make_trainer(model, data, tmp_path, precision, accumulate=many)
     before = {n: p.clone() for n, p in model.named_parameters()}
-    scale = trainer.scaler.get_scale()
-    trainer.scaler.scale(torch.ones(()))  # the scaler starts lazily, with the first loss
+    scale = trainer.scaler.get_scale()  # no loss was scaled yet, as where a process's share of the first batch is empty
     for number, gradient in enumerate(gradients, start=1):
         for p in model.parameters():
             p.grad = torch.full_like(p, gradient)
         trainer._step(torch.ones(()), "sst", np.arange(3), number == many, print)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
-    assert trainer.scaler.get_scale() == trainer.scaler.state_dict()["backoff_factor"] * (scale or 65536.0)
+    assert trainer.scaler.get_scale() == trainer.scaler.state_dict()["backoff_factor"] * scale
+    assert trainer.overflows == 1
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    trainer._step(torch.ones(()), "sst", np.arange(3), True, print)
+    assert trainer.overflows == 0
+    assert not any(torch.equal(p, before[n]) for n, p in model.named_parameters() if p.requires_grad)
 
 
 def test_in_fp16_a_batch_that_is_left_out_leaves_the_others_of_its_step(tiny, tiny_tokenizer, tmp_path):
@@ -192,7 +199,6 @@ def test_in_fp16_a_batch_that_is_left_out_leaves_the_others_of_its_step(tiny, ti
     data = {"sst": make_data(SST, tiny_tokenizer)}
     trainer = make_trainer(model, data, tmp_path, Precision("fp16", "asked for"), **options)
     before = {n: p.clone() for n, p in model.named_parameters()}
-    trainer.scaler.scale(torch.ones(()))
     for number, (loss, gradient) in enumerate([(torch.nan, torch.nan), (1.0, 1.0)], start=1):
         for p in model.parameters():
             p.grad = torch.full_like(p, gradient)

@@ -867,6 +867,8 @@ def test_each_of_several_processes_takes_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "sm_100", "compute_120"])
     for typed in ("cuda", None):
         args = argparse.Namespace(device=typed, use_gpu=False)
         assert [options.choose_device(args, rank)[0].index for rank in (0, 1)] == [0, 1]
@@ -877,6 +879,27 @@ def test_each_of_several_processes_takes_a_gpu_of_its_own(monkeypatch):
     assert options.choose_device(one)[0].index == 1
     with pytest.raises(InputError, match="--device cuda:1: each of several processes takes a GPU of its own: say cuda"):
         options.choose_device(one, 1)
+
+
+def test_a_gpu_that_torch_was_not_built_for_is_refused_and_attention_that_plans_every_shape_is_off(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90", "compute_120"])
+    args = argparse.Namespace(device=None, use_gpu=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    with pytest.raises(InputError, match=r"no kernels for a GPU \(compute capability 7.0\): install .*--device cpu"):
+        options.choose_device(args)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        for capability in ((7, 5), (12, 1)):
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+            assert options.choose_device(args) == (torch.device("cuda", 0), "a GPU")
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def test_a_feed_forward_block_without_a_layer_is_refused(command, root):
