@@ -18,6 +18,7 @@ from batches import TaskData
 from bert import BertConfig, BertModel
 from course_data import choose_data
 from datasets import Example, Table
+from errors import InputError
 from estimate import linear_weights
 from poolers import masked_mean
 from task_files import read_split
@@ -25,22 +26,36 @@ from tasks import TASKS
 from tokenizer import BertTokenizer
 
 EMBEDDED, RANDOM = "all-MiniLM-L6-v2", "bert-base"
+EMPTY = "minilm"  # the embedded weights' shape, for a machine that has only their word list
 TINY = "bert-tiny"  # of Turc et al. 2019 (arXiv 1908.08962): what is left to measure is all but the arithmetic
 SHAPES = {
     RANDOM: BertConfig(),
+    EMPTY: BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
     TINY: BertConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512),
 }
-MODEL_HELP = f"{EMBEDDED} (default), {RANDOM} or {TINY} (their shapes, randomly initialized), or a folder of weights"
+MODEL_HELP = (
+    f"{EMBEDDED} (default), {RANDOM}, {EMPTY} or {TINY} (their shapes, randomly initialized), or a folder of weights"
+)
 
 
 def load_encoder(name: str) -> tuple[BertModel, BertTokenizer, dict]:
     """The encoder, a tokenizer of its vocabulary, its name and the SHA-256 of its weights, None for random ones."""
     if name in SHAPES:  # published with the embedded weights' word list, byte for byte
         torch.manual_seed(0)
-        return BertModel(SHAPES[name]), BertTokenizer.from_pretrained(EMBEDDED), {"name": name, "sha256": None}
+        return BertModel(SHAPES[name]), _embedded_tokenizer(), {"name": name, "sha256": None}
     found = weights.find(name)
     described = {"name": Path(found.name).name, "sha256": found.sha256}
     return BertModel.from_pretrained(found.path), BertTokenizer.from_folder(found.path), described
+
+
+def _embedded_tokenizer() -> BertTokenizer:
+    """The embedded weights' tokenizer, of which their word list alone will do."""
+    try:
+        return BertTokenizer.from_pretrained(EMBEDDED)
+    except InputError:
+        if not (weights.WEIGHTS / EMBEDDED / "vocab.txt").is_file():
+            raise
+        return BertTokenizer.from_folder(weights.WEIGHTS / EMBEDDED)
 
 
 def read_rows(name: str, split: str, folder: Path | None) -> tuple[Table, dict]:

@@ -6,6 +6,7 @@ Follows each program's --help. No time is asserted: what is, is what a time was 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 from bert import BertConfig, BertModel
 from datasets import read_examples
+from errors import InputError
 from tokenizer import BertTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -402,7 +404,8 @@ def test_gpu_check_goes_on_after_a_failure_and_keeps_within_its_time(gpu_check):
     assert any(line.startswith("failed    GPU tests: exit code 1") for line in summary)
     assert any(line.startswith("ok        train_speed, bert-base, fp16") for line in summary)
     assert not any("bf16," in line and "train_speed" in line for line in summary)
-    assert any(line.startswith("too long  encode_speed, fp32") for line in summary)
+    assert any(line.startswith("too long  encode_speed, fp16") for line in summary)
+    assert any(line.startswith("ok        a run from end to end") for line in summary)
     assert summary[-2].startswith("not run   scale")
     assert "--device cuda" in log and "--precision fp16" in log
 
@@ -522,3 +525,26 @@ def test_attention_speed_on_the_sample(bench, tiny_folder, option):
     assert row["option"] == option and set(row["heads"]) == {"sst", "para", "sts", "all"}
     assert all(is_spread(found["ms"]) for task in ("sst", "para", "sts") for found in row["heads"][task].values())
     assert "over the mean of the tokens" in out
+
+
+# Shapes
+
+
+def test_a_shape_needs_the_embedded_word_list_alone(measure, tmp_path, monkeypatch, minilm):
+    import subjects
+
+    def gone(name):
+        raise InputError(f"{name}: not there")
+
+    monkeypatch.setattr(subjects.weights, "find", gone)
+    monkeypatch.setattr(subjects.BertTokenizer, "from_pretrained", gone)
+    monkeypatch.setattr(subjects.weights, "WEIGHTS", tmp_path)
+    with pytest.raises(InputError, match="not there"):
+        subjects.load_encoder(subjects.EMPTY)
+    (tmp_path / subjects.EMBEDDED).mkdir()
+    shutil.copy(minilm / "vocab.txt", tmp_path / subjects.EMBEDDED)
+    encoder, tokenizer, _ = subjects.load_encoder(subjects.EMPTY)
+    wanted = BertConfig.from_folder(minilm)
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+        assert getattr(encoder.config, name) == getattr(wanted, name)
+    assert tokenizer.vocab == BertTokenizer.from_folder(minilm).vocab
