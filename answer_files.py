@@ -15,6 +15,7 @@ from pathlib import Path
 
 from datasets import blank, decode_text, listed
 from errors import InputError, quoted
+from files import parse_json
 from predictor import Answer, words_of
 from table_files import BLANK_LINES, first_line
 from tasks import TASKS, Task
@@ -123,7 +124,7 @@ def _read_jsonl(path: Path, text: str, columns: Sequence[str] | None, tasks: Seq
         if not content.strip():
             continue
         try:
-            row = json.loads(content)
+            row = parse_json(content)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {line}: not JSON ({error}); correct that line") from error
         if not isinstance(row, dict):

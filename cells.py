@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import weights
+from console import warn
 from errors import InputError, quoted
 from experiments import TEACHING, Row, Table
 from files import atomic_write, cannot, sha256, short
@@ -209,9 +210,10 @@ def with_teachers(cells: list[Cell], table: Table, rows: Rows) -> tuple[list[Cel
     """The cells and the runs that new ones are distilled from, these first; folder -> the folders that it learns from,
     of those that are made already, too.
 
-    Raises InputError where a row of a teacher stands, but its model is gone.
+    Where a row of a teacher stands, but its model is gone, its students are left out, with a line that says so. Raises
+    InputError if nothing else is wanted.
     """
-    teachers, needs = {}, {}
+    teachers, needs, orphans = {}, {}, {}
     for student in cells:
         if student.row.teacher is None:
             continue
@@ -223,11 +225,21 @@ def with_teachers(cells: list[Cell], table: Table, rows: Rows) -> tuple[list[Cel
             if not is_new:
                 continue
             if state_of(teacher, rows) == DONE and not (teacher.folder / "best").is_dir():
-                raise InputError(
+                orphans[student.folder] = (
                     f"{student} learns from {teacher}, whose row stands in {short(rows.path)} and whose model is gone: "
-                    "leave it out with --rows, or choose another --runs and --results"
                 )
+                break
             teachers[teacher.folder] = teacher
+    if orphans and len(orphans) == len(cells):
+        raise InputError(
+            f"{next(iter(orphans.values()))}leave it out with --rows, or choose another --runs and --results"
+        )
+    for said in orphans.values():
+        warn(f"warning: {said}left out; another --runs and --results makes both")
+    cells = [cell for cell in cells if cell.folder not in orphans]
+    wanted = set().union(*(needs[cell.folder] for cell in cells if cell.folder in needs))
+    teachers = {folder: teacher for folder, teacher in teachers.items() if folder in wanted}
+    needs = {folder: of for folder, of in needs.items() if folder not in orphans}
     there = {cell.folder for cell in cells}
     return [teacher for folder, teacher in teachers.items() if folder not in there] + cells, needs
 

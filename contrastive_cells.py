@@ -30,7 +30,7 @@ from run import ROOT, Run
 from run_checks import last_row, need
 from search_data import read_collection
 from sentence_keys import hash_of_keys, keys_of
-from sts_data import read_sets
+from sts_data import NAMES, read_sets
 
 SIMILARITY, SEARCH = "similarity.json", "search.json"  # what judging leaves in a run's folder
 BASE = 768  # bert-base's hidden size, which published learning rates are for
@@ -158,6 +158,8 @@ class ContrastiveCell(Cell):
             dev[name] |= {f"spearman_{how}": found["spearman"][how] for how in ("mean", "wmean")}
             dev[name] |= {key: space[key] for key in ("alignment", "uniformity", "mean_cosine")}
             dev[name] |= {f"top_{k}": share for k, share in space["variance_in_top"].items()}
+        for name, metric in self.selecting():  # before the model that they are made from is deleted
+            need(dev, (name, metric), (int, float, type(None)), judged)
         selected = read_json(self.folder / SCORES)
         selected["dev"]["path"] = Path(selected["dev"]["path"]).name  # no place of this machine; its hash is in files
         seconds, tokens = end["train_seconds"], end["train_tokens"]
@@ -251,6 +253,8 @@ def scale_of(args: argparse.Namespace, table: ContrastiveTable) -> ContrastiveSc
     missing = [name for name in wanted if not (data / name).exists()]
     if missing and not args.print:
         raise InputError(f"{data}: no {', '.join(missing)} there: docs/sentences.md says what stands where; see --data")
+    if not args.print:
+        read_sets([data / table.similarity], {column.task for column in table.columns} & {*NAMES})
     source, name = encoder_of(args)
     wide = source is not None and BertConfig.from_pretrained(source.path).hidden_size >= BASE
     rates = {option: float(table.lr[option]) if wide else table.narrow_lr[option] for option in trained}

@@ -339,6 +339,10 @@ def train_model(job: Job, run: Run, say: Callable[[str], object]) -> Progress:
     )
     progress = trainer.train(say)
     processes.wait()  # rank 0 may still be writing best/
+    if not progress.best_epoch:  # no step was made: what overflowed in 16 bits makes none
+        if processes.first:
+            encoder.save_pretrained(run.best)
+        processes.wait()
     encoder.load_weights(run.best)
     if processes.first:
         encoder.save_pretrained(run.best)  # once more, all its files from the same step
@@ -364,7 +368,7 @@ def scores(job: Job, progress: Progress) -> dict:
     best = [row for row in progress.history if row["best"]]
     kept = (best or progress.history)[-1]
     return {
-        "dev": {"path": str(job.dev_path), "pairs": len(job.dev)},
+        "dev": {"path": os.path.abspath(job.dev_path), "pairs": len(job.dev)},
         "untrained": progress.history[0]["dev"],
         "trained": {**kept["dev"], "epoch": kept["epoch"], "step": kept.get("step", 0)},
     }

@@ -135,7 +135,7 @@ def read_examples(
     if clean is None:
         clean = lower_and_strip if len(columns) == 1 else preprocess_string
     content = read_bytes(path)
-    rows = _rows(path, decode_text(path, content))
+    rows = tab_rows(path, decode_text(path, content))
     header, id_at, text_at, label_at = _columns(path, rows, columns, label)
     parse = _label_parser(label_kind, label_range or LABEL_RANGES[label_kind])
     labels: dict[str, int | float] = {}  # few distinct ones: each is parsed once
@@ -213,8 +213,12 @@ def decode_text(path: Path, content: bytes) -> str:
     return text
 
 
-def _rows(path: Path, text: str):
-    """Yields (line it begins on, fields), the header first; blank lines are no rows."""
+def tab_rows(path: Path, text: str):
+    """Yields (line it begins on, fields), the header first; blank lines are no rows.
+
+    A quote counts where it begins a field, as in the course's files. Raises InputError for one that is never closed or
+    swallows the rows after it; how long a field may be is csv's limit.
+    """
     current: list[str] = []  # the lines of the row being read
 
     def lines():

@@ -40,6 +40,7 @@ from tokenizer import BertTokenizer
 Say = Callable[[str], None]
 Souped = tuple[MultitaskBERT, BertTokenizer]
 LEADERBOARD = ("sst", "para", "sts")
+BEGINNING = ("reinitialize", "seed")  # what of a run's options says which layers its encoder drew anew
 SMALLEST = 1e-12  # of a probability whose logarithm is taken: far below what a float32 softmax tells from zero
 
 
@@ -175,6 +176,7 @@ def find_files(args: argparse.Namespace, tasks: tuple[Task, ...], members: list[
 
 def _config(members: list[Member], data: dict, precision: str, device: torch.device, soup: bool) -> dict:
     """config.json of the ensemble's folder: as a run's, with the runs that it is made of."""
+    first = members[0].config["options"]
     models = {member.config["model"]["sha256"]: member.config["model"]["name"] for member in members}
     names = list(dict.fromkeys(models.values()))
     return {
@@ -182,7 +184,13 @@ def _config(members: list[Member], data: dict, precision: str, device: torch.dev
         "options": {
             "ensemble": [member.name for member in members],
             # Whoever reads a soup's dev_outputs.safetensors has to know what the model's outputs are.
-            **({"soup": True, "loss": members[0].config["options"].get("loss")} if soup else {}),
+            **({"soup": True, "loss": first.get("loss")} if soup else {}),
+            # And who averages it again, what its encoder began with.
+            **(
+                {name: first.get(name) for name in ("reinitialize", "seed")}
+                if soup and first.get("reinitialize")
+                else {}
+            ),
         },
         "members": _places(members),
         "model": members[0].config["model"] if len(models) == 1 else {"name": " and ".join(names), "sha256": ""},

@@ -135,8 +135,8 @@ def start(args: argparse.Namespace, processes: Processes, say) -> Job:
     encodings = {task.encoding(args.pair_encoding) for task in tasks if task.is_pair}
     if args.pair_score != "calibrated" and encodings == {"joint"}:
         raise InputError(
-            f"--pair_score {args.pair_score}: pairs that are read as one sequence have no such score: leave it out, or "
-            "say --pair_encoding"
+            f"--pair_score {args.pair_score}: pairs that are read as one sequence have no such score: say --pair_score "
+            "calibrated, or another --pair_encoding"
         )
     if args.swap_pairs and all(task.encoding(args.pair_encoding) == "separate" for task in tasks):
         raise InputError("--swap_pairs: no pair of these tasks is one sequence: leave it out, or say --pair_encoding")

@@ -41,7 +41,7 @@ def recommended_lr(hidden_size: int, option: str, accumulate: int = 1) -> float:
 
 # A resumed run keeps its options, except those that say where and how often.
 MAY_CHANGE = ("device", "use_gpu", "save_every", "micro_batch", "cache_gb", "compile", "non_finite")
-MAY_CHANGE += ("resume", "tensorboard", "quiet")
+MAY_CHANGE += ("resume", "tensorboard", "quiet", "local_files_only")
 BY_TASK = {"attention", "fraction", "loss", "pooler", "pooler_options"}  # NAME=VALUE,NAME=VALUE
 # What an ensemble of finished runs asks for, beyond the course's file names.
 OF_AN_ENSEMBLE = {"ensemble", "soup", "data", "device", "use_gpu", "precision", "run", "quiet", "local_files_only"}

@@ -20,7 +20,8 @@ def pair_inputs(
 
     first, second: (ids, mask), (B, T1) and (B, T2), where the mask is 1 a text's `[CLS] a [SEP]`. encoding: separate,
     S = 2B: all first sentences, then all second ones; joint, S = B; both, S = 3B: the joint sequences last. longest:
-    tokens that a joint sequence is cut to, as the tokenizer cuts it. Raises ValueError where these don't fit.
+    tokens that a joint sequence is cut to, as the tokenizer cuts it; where both texts were cut before, to the same
+    length, the odd token may be the other's. Raises ValueError where these don't fit.
     """
     for ids, mask in (first, second):
         if ids.shape != mask.shape:

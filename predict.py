@@ -143,9 +143,9 @@ def explain(predictor: Predictor, name: str, texts: tuple[str, ...]) -> Iterator
         yield f"  no weights: {error}"
         return
     for i, weights in enumerate(found):
-        own, other = ("first", "second")[i], ("second", "first")[i]
-        taken = f"what the {own} text takes of the {other}" if weights.across else f"for the {own} text"
-        whose = f", {taken}" if len(found) == 2 else ""
+        own = ("the first text", "the second text", "both as one sequence")[i]
+        taken = f"what {own} takes of the {('second', 'first')[i]}" if weights.across else f"for {own}"
+        whose = f", {taken}" if len(found) > 1 else ""
         shares = [weight for _, weight in weights]
         even = "  (nearly even: none stands out)" if len(shares) > 1 and max(shares) - min(shares) < EVEN else ""
         yield f"  {weights.source}{whose}: " + "  ".join(f"{word} {weight:.2f}" for word, weight in weights) + even

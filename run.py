@@ -51,13 +51,19 @@ class Run:
         return run
 
     def refuse_taken(self) -> None:
-        """Raises InputError if a run is there already, finished or not, or anything that a run would overwrite."""
+        """Raises InputError if a run is there already, finished or not, or anything that a run would overwrite; and for
+        the program's own folder, and one that holds runs, whose files another process may be writing.
+        """
         if (self.folder / "config.json").exists():
             finished = (self.folder / "scores.json").exists()
             going_on = "" if finished else f"{self.going_on()}, or "
             raise InputError(
                 f"{self.folder} holds a {'finished ' if finished else ''}run already: {going_on}choose another --run"
             )
+        runs = [path.parent.name for path in self.folder.glob("*/config.json") if is_run(path.parent)]
+        if runs or self.folder.resolve() == ROOT:
+            what = f"holds runs ({runs[0]})" if runs else "is the program's own folder"
+            raise InputError(f"{self.folder} {what}: choose another --run, say a new folder in it")
         there = next((name for name in WRITTEN if os.path.lexists(self.folder / name)), None)
         if there:
             raise InputError(
@@ -157,11 +163,21 @@ class Run:
     def locked(self) -> Iterator[None]:
         """No other process trains in the folder (made if missing) for as long as this lasts.
 
-        What a killed one left half-written is deleted. Raises InputError, naming the process that holds the lock.
+        What a killed one left half-written of a run is deleted. Raises InputError, naming the process that holds the
+        lock.
         """
         with held(self.folder, "being trained"):
-            remove_temporaries(self.folder)
+            if is_run(self.folder):  # else it may be a folder of runs, or the program's own
+                self._remove_temporaries()
             yield
+
+    def _remove_temporaries(self) -> None:
+        """Of this run alone: below its folder others may be writing theirs."""
+        parts = [path for path in self.folder.glob("*") if path.is_dir() and not (path / "config.json").exists()]
+        for folder in (self.folder, *parts):
+            remove_temporaries(folder, below=False)
+            for name in ("best", "last", "predictions"):
+                remove_temporaries(folder / name)
 
     def position(self) -> tuple[int, int] | None:
         """Epochs finished and steps made in the one then running, as the checkpoint says; None without one.
@@ -244,7 +260,7 @@ class Run:
         with suppress(OSError):
             self.checkpoint.unlink(missing_ok=True)
         with suppress(OSError):
-            remove_temporaries(self.folder)
+            self._remove_temporaries()
         with suppress(OSError):
             self.checkpoint.parent.rmdir()
 

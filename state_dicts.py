@@ -17,6 +17,7 @@ import torch
 
 from errors import InputError
 from files import cannot
+from stopping import deferred
 from tensor_files import DAMAGE, read_tensors, write_tensors
 from weights import SAFETENSORS, tensor_file
 
@@ -63,7 +64,7 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
         except OSError as error:
             raise cannot("read", path, error) from error
     try:
-        with warnings.catch_warnings():
+        with deferred(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of odd pickles at length; a refusal says it in one line
             state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -31,6 +31,20 @@ def on_signals(handler: Callable) -> Iterator[None]:
             signal.signal(number, before)
 
 
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Whoever asks the program to end is answered after this: what a signal raises in the middle of a library's own
+    code may come out of it as another error, such as that of a damaged file.
+    """
+    came: list[int] = []
+    try:
+        with on_signals(lambda number, _: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
 def stop_at_once(*_) -> None:
     """A handler that takes each of them as Ctrl-C, so that whatever is being written is cleaned up."""
     raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets import listed
+from datasets import listed, tab_rows
 from errors import InputError, quoted
 
 TABLES, JSON_LINES = ("csv", "tsv"), ("jsonl", "ndjson")  # kinds of files, see `kind_of`
@@ -39,35 +39,42 @@ def first_line(text: str) -> str:
 def table_of(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """(line it begins on, fields) of a table with a header, which comes first; blank lines are no rows.
 
-    Tabs separate where the header has one, else commas. Raises InputError, naming file and line, for a row of
-    another number of fields than the header, and for a quote that is not closed.
+    Tabs separate where the header has one, with quotes as in the course's files (datasets.tab_rows), else commas.
+    Raises InputError, naming file and line, for a row of another number of fields than the header, and for a quote that
+    is not closed.
     """
-    delimiter = "\t" if "\t" in first_line(text) else ","
-    limit = csv.field_size_limit(LIMIT)
-    header: list[str] = []
+    above = BLANK_LINES.match(text).group()  # the header
+    text = "\n" * above.count("\n") + text.removeprefix(above)
+    limit, header = csv.field_size_limit(LIMIT), []
     try:
-        above = BLANK_LINES.match(text).group()  # the header
-        rows = io.StringIO(text.removeprefix(above), newline="")
-        reader = csv.reader(rows, delimiter=delimiter, strict=True)
-        line = before = 1 + above.count("\n")
-        for fields in reader:
-            if fields and not header:
+        for line, fields in tab_rows(path, text) if "\t" in first_line(text) else _comma_rows(path, text):
+            if not header:
                 header = [name.strip() for name in fields]
                 yield line, header
-            elif fields:
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, line {line}: {len(fields)} columns, wanted {len(header)} as in the header "
-                        f"({listed(header)}): quote fields that hold the separator, and double quotes inside them"
-                    )
+                continue
+            if len(fields) != len(header):
+                raise InputError(
+                    f"{path}, line {line}: {len(fields)} columns, wanted {len(header)} as in the header "
+                    f"({listed(header)}): quote fields that hold the separator, and double quotes inside them"
+                )
+            yield line, fields
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _comma_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line it begins on, fields), blank lines left out."""
+    line = 1
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        for fields in reader:
+            if fields:
                 yield line, fields
-            line = before + reader.line_num
+            line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(
             f"{path}, line {line}: {error}: close the quote that is opened there, and double quotes inside quotes"
         ) from error
-    finally:
-        csv.field_size_limit(limit)
 
 
 def objects_of(path: Path, text: str) -> Iterator[tuple[int, dict]]:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from files import atomic_write
+from stopping import deferred
 
 CHECKSUM = "checksum"
 # What reading a damaged file raises.
@@ -53,7 +54,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], texts: dict[str,
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Tensors and texts, on the CPU. Raises OSError, and one of DAMAGE for a file cut short or altered."""
-    with safe_open(path, framework="pt") as file:
+    with deferred(), safe_open(path, framework="pt") as file:
         texts = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
     wanted = texts.get(CHECKSUM)

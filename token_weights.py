@@ -86,7 +86,8 @@ def token_weights(
     *,
     whole_words: bool = False,
 ) -> list[TokenWeights]:
-    """What the vector of each sequence that a head reads is made of: of two for a pair encoded separately, else of one.
+    """What the vector of each sequence that a head reads is made of: of two for a pair encoded separately,
+    of three, the joint one last, for one encoded both ways, else of one.
 
     name: of a task that the model has a head for. second: of a pair. whole_words: word pieces put together, a word's
     weight is the sum of its pieces', and its row in a matrix the mean of theirs.

@@ -142,7 +142,7 @@ class Trainer:
         self.accumulation = (PCGrad if options.pcgrad else Accumulation)(self.learning.values(), options.seed)
         self.scaler = precision.scaler(model.device)
         self.scaler.scale(torch.zeros((), device=model.device))  # a process's first batches may all be others'
-        self.moved = False  # whether the last call of the scaler made a step
+        self.moved = False  # whether the last batch ended with a step
         self.optimizer.register_step_post_hook(self._note_step)
         self.gradients = gradients(model.device, model.outputs, self.scaler.scale, processes)
         self.total_steps = options.epochs * schedule.steps_per_epoch
@@ -215,7 +215,7 @@ class Trainer:
                 whole = (progress.step + 1) % options.accumulate == 0 or progress.step + 1 == len(steps)
                 self._step(loss, task, rows, whole, say)
                 progress.step += 1
-                if self.average is not None and whole:
+                if self.average is not None and self.moved:
                     self.average.update(-(-self.steps_made // options.accumulate))
                 if progress.step % READ_EVERY == 0 or progress.step == len(steps):
                     self._read_losses(say)
@@ -297,7 +297,7 @@ class Trainer:
         enough that no file gets what they did. With fp16 a gradient that overflowed makes no step, and a smaller scale:
         that is the scaler's work, and no fault of the batch.
         """
-        half = self.scaler.is_enabled()
+        half, self.moved = self.scaler.is_enabled(), False
         norm = torch.zeros_like(loss) if half else gradient_norm(self.learning.values())
         ids = named([self.data[task].ids[row] for row in rows])
         place = f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}, task {task}, rows {ids}"
@@ -307,11 +307,12 @@ class Trainer:
             self.accumulation.add(task)
         if not whole or not self.accumulation.put(self.steps_made):
             return
+        if all(p.grad is None for p in self.learning.values()):  # batches of which nothing is to be learned
+            return
         if self.options.clip:
             self.scaler.unscale_(self.optimizer)
             known = norm if self.options.accumulate == 1 and not half else None
             clip_grad_norm(self.learning.values(), self.options.clip, known)
-        self.moved = False
         self.scaler.step(self.optimizer)  # where it looks at the gradient, that is all that a GPU is waited for
         self.scaler.update()
         self.overflows = 0 if self.moved else self.overflows + 1

@@ -41,6 +41,23 @@ def test_the_models_own_weights_come_back_whatever_happens():
     assert torch.equal(p, own)
 
 
+def test_a_batch_that_is_left_out_leaves_the_average_as_it_is(tmp_path, tiny, tiny_tokenizer):
+    bench = Bench(tmp_path, tiny, tiny_tokenizer, average=0.5, non_finite="skip")
+    averages = []
+
+    def broken(trainer, count, batch):
+        averages.append({name: tensor.clone() for name, tensor in trainer.average.weights.items()})
+        if count == 1:
+            trainer.learning["bert.embeddings.word_embeddings.weight"].register_hook(
+                lambda gradient: gradient * (torch.nan if len(averages) == 3 else 1)
+            )
+
+    trainer, _ = bench.train(loss=broken)
+    assert trainer.progress.skipped == 1
+    moved = [any(not torch.equal(a[n], b[n]) for n in a) for a, b in zip(averages, averages[1:], strict=False)]
+    assert moved[:4] == [True, True, False, True]
+
+
 def test_the_average_is_judged_and_kept_and_training_goes_on_without_it(bench):
     judged, plain = [], Bench(bench.folder, bench.tiny, bench.tokenizer)
 

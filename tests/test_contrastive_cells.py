@@ -262,6 +262,11 @@ def test_what_is_missing_is_named(make, made):
     assert code == 1 and "--option finetune: layer_attention has untrained, unsup, sup" in err
     code, _, err = make("--fraction", "untrained=0.5")
     assert code == 1 and "unsup=NUMBER,sup=NUMBER" in err
+    gone = made / "data" / TABLE.similarity / "STS12"
+    gone.rename(made / "gone")
+    code, _, err = make("--plan")
+    assert code == 1 and "no STS12 there; found" in err
+    (made / "gone").rename(gone)
     (made / "data" / "nli").rename(made / "elsewhere")
     code, _, err = make()
     assert code == 1 and "data: no nli/SNLI there: docs/sentences.md says what stands where" in err

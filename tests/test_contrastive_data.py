@@ -147,6 +147,12 @@ def test_a_quote_is_a_quote_in_the_authors_tables(write):
     assert read_pairs([write("m.txt", rows)]).rows == [('"p', "h", '"c"')]
 
 
+def test_a_course_file_is_read_as_the_tasks_read_it(write):
+    """A quote that ends before its field does is no fault there."""
+    path = write("quora.csv", 'id\tsentence\n1\t"Quoted" start of a question\n2\t"two ""words"""\n')
+    assert read_sentences([path]).rows == [("Quoted start of a question",), ('two "words"',)]
+
+
 def test_sentences_of_evaluation_sets_are_left_out_and_counted(write):
     """Whatever their layout and tokenisation; of a triple one sentence is enough."""
     files = [
@@ -206,6 +212,8 @@ def test_a_share_is_a_part_of_a_larger_one_and_the_rest_is_counted(write):
         (read_sentences, "a.csv", b"text\n", "a.csv: no sentence: choose another"),
         (read_sentences, "a.csv", b'id,text\n1,ok\n2,"open\n3,x\n', "a.csv, line 3: unexpected end of data: close"),
         (read_sentences, "a.csv", b'id,text\n1,"a" b\n', "a.csv, line 2: .*double quotes inside quotes"),
+        (read_sentences, "a.csv", b'id\ttext\n1\t"a\n2\tb\n', 'a.csv, line 2: the quote before "a'),
+        (read_sentences, "a.csv", b"\n\nid\ttext\n1\ta\tb\n", "a.csv, line 4: 3 columns, wanted 2 as in the header"),
         (read_sentences, "a.csv", b"id,text\n1,a,b\n", "a.csv, line 2: 3 columns, wanted 2 as in the header"),
         (read_pairs, "a.csv", b"a,b\n1,2\n", "a.csv, line 1: found 'a', 'b'; wanted sent0, sent1"),
         (read_pairs, "a.csv", b"sent0,sent1\n,x\n", r"a.csv: nothing to train on \(1 blank\)"),

@@ -136,6 +136,7 @@ def test_stopped_and_resumed_it_is_the_same_to_the_bit(files, monkeypatch, capsy
         [{k: v for k, v in row.items() if k != "train_seconds"} for row in rows(r)] for r in (straight, stopped)
     ]
     assert timeless[0] == timeless[1]
+    assert (straight / "scores.json").read_bytes() == (stopped / "scores.json").read_bytes()
     one, other = (state_dicts.read_state(run / "best") for run in (straight, stopped))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert contrastive.main(["train", "--resume", str(stopped)]) == 1
@@ -372,6 +373,20 @@ def test_without_dev_the_last_model_is_kept(files):
     assert json.loads((files / "run" / "scores.json").read_text()) == {"dev": None}
     before = SentenceEncoder.from_pretrained(files / "tiny").encode(LINES)
     assert np.abs(SentenceEncoder.from_pretrained(files / "run").encode(LINES) - before).max() > 1e-3
+
+
+def test_where_every_step_overflowed_the_model_is_kept_as_it_was(files, monkeypatch, capsys):
+    monkeypatch.setattr(ContrastiveGradients, "loss", lambda self, part, outputs, labels: outputs.sum() * 1e38)
+    assert train(files, "--precision", "fp16", "--epochs", 1) == 0
+    one, other = (SentenceEncoder.from_pretrained(files / name) for name in ("tiny", "run"))
+    np.testing.assert_array_equal(one.encode(LINES), other.encode(LINES))
+
+
+@pytest.mark.parametrize("seed", [6, 8])
+def test_in_16_bits_a_batch_without_a_hidden_word_makes_no_step(files, seed):
+    (files / "words.txt").write_text("why\ndull\n")
+    options = ["--mode", "mlm", "--dev", "none", "--precision", "fp16", "--batch_size", 2, "--epochs", 4]
+    assert train(files, *options, "--train", files / "words.txt", "--seed", seed) == 0
 
 
 def test_no_epochs_keep_the_model_as_it_was(files):

@@ -101,6 +101,18 @@ def test_a_pooler_takes_of_its_own_text(ask, tmp_path, tiny, tiny_tokenizer):
     assert "for the first text: " in lines[1] and "  cat 0." in lines[1] and "  dog 0." in lines[2]
 
 
+def test_of_a_pair_read_both_ways_each_sequence_has_its_line(ask, tmp_path, tiny, tiny_tokenizer):
+    config = ModelConfig.for_tasks(
+        ["para"], attention={"para": 0}, pooler="attentive_cls", pair_encoding="both", pair_score="cosine"
+    )
+    MultitaskBERT(config, tiny()).save_pretrained(tmp_path / "both")
+    tiny_tokenizer.save_pretrained(tmp_path / "both")
+    lines = said(ask, "a cat", "the dog", "--explain", run=str(tmp_path / "both")).splitlines()
+    for line, whose in zip(lines[1:], ("the first text", "the second text", "both as one sequence"), strict=True):
+        assert f", for {whose}: " in line
+    assert "  cat 0." in lines[3] and "  dog 0." in lines[3]
+
+
 def test_a_pooler_that_weighs_nothing_says_so(ask, tmp_path, tiny, tiny_tokenizer):
     MultitaskBERT(ModelConfig.for_tasks(["sst"], attention={"sst": 0}), tiny()).save_pretrained(tmp_path / "mean")
     tiny_tokenizer.save_pretrained(tmp_path / "mean")
@@ -199,6 +211,8 @@ def test_jsonl(ask, tmp_path):
         ("x.jsonl", '{"text": 3}\n', (), "x.jsonl, line 1: 'text' is 3, wanted text"),
         ("x.jsonl", '{"text": "a"}\n{"b": "a"}\n', (), "x.jsonl, line 2: 'text' is missing"),
         ("x.jsonl", "{\n", (), "x.jsonl, line 1: not JSON"),
+        ("x.jsonl", '{"text": "a", "n": NaN}\n', (), "x.jsonl, line 1: not JSON (NaN is no finite number)"),
+        ("x.jsonl", '{"text": "a", "n": 1e999}\n', (), "x.jsonl, line 1: not JSON (1e999 is no finite number)"),
         ("x.jsonl", "[1]\n", (), "x.jsonl, line 1: [1], wanted an object"),
         ("x.jsonl", '{"text": "a", "sst": 1}\n', (), "has a column 'sst' already"),
         ("x.txt", "a\n", ("--columns", "b"), "is read as text, which has none"),

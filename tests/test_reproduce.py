@@ -391,6 +391,10 @@ def test_a_row_is_distilled_from_the_runs_of_another(make, tmp_path):
     assert "1 cell, 1 done" in make(*distilled, table="recipe")[1]
     code, _, err = make("--rows", "steps-distilled", "--seeds", "6", table="recipe")
     assert code == 1 and "whose model is gone" in err
+    # Beside others it is left out, and these are made.
+    code, out, err = make("--rows", "steps,steps-distilled", "--seeds", "6", "--plan", table="recipe")
+    assert code == 0 and err.count("whose model is gone: left out") == 1
+    assert re.findall("^new +(steps[a-z-]*) ", out, re.MULTILINE) == ["steps"]
 
 
 class Made:

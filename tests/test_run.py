@@ -14,7 +14,7 @@ import torch
 from errors import InputError
 from files import remove_temporaries, write_json
 from locks import fcntl
-from run import Run, predicted
+from run import ROOT, Run, predicted
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HOLD = (
@@ -48,11 +48,26 @@ def test_finishing_never_ends_a_run(tmp_path):
 
 def test_the_lock_deletes_what_a_kill_left_and_itself(tmp_path):
     run = Run(tmp_path / "run")
+    write_json(run.folder / "config.json", {"command": "multitask_classifier.py", "options": {}})
     left, kept = leave(run.folder, "sst/best/.vocab.txt.0123456789ab.tmp"), leave(run.folder, ".mine.tmp")
     with run.locked():
         assert not left.exists() and kept.exists()
         assert (run.folder / ".lock").read_text() == f"{os.getpid()} being trained\n"
     assert not (run.folder / ".lock").exists()
+
+
+def test_a_folder_of_runs_is_no_run_and_nothing_in_it_is_touched(tmp_path):
+    other = Run(tmp_path / "runs" / "other")
+    write_json(other.folder / "config.json", {"command": "multitask_classifier.py", "options": {}})
+    writing = [leave(other.folder, f"{place}.x.0123456789ab.tmp") for place in ("", "best/", "last/", "sst/best/")]
+    writing += [leave(tmp_path / "runs" / "predictions", ".y.0123456789ab.tmp")]
+    runs = Run(tmp_path / "runs")
+    with pytest.raises(InputError, match=r"runs holds runs \(other\): choose another --run, say a new folder in it"):
+        runs.refuse_taken()
+    with runs.locked():
+        assert all(path.exists() for path in writing)
+    with pytest.raises(InputError, match="is the program's own folder: choose another --run"):
+        Run(ROOT).refuse_taken()
 
 
 def test_what_others_may_be_writing_now_stays(tmp_path):

@@ -140,6 +140,13 @@ def test_what_is_refused(train, runs, capsys, tiny_folder, tmp_path):  # noqa: F
     train("drawn", *COSINE, "--reinitialize", "1", "--seed", "5")
     message = refused(capsys, "--ensemble", "new", "drawn", "--soup")
     assert "runs/new and runs/drawn differ in their pretrained weights" in message
+    for name in ("new", "drawn"):  # a soup knows what its runs began with
+        train(f"{name}2", *COSINE, "--reinitialize", "1", "--seed", {"new": "4", "drawn": "5"}[name], "--epochs", "2")
+        names = ["--ensemble", name, f"{name}2", "--soup", "--run", f"runs/{name}-soup"]
+        assert multitask_classifier.main(names) == 0
+    message = refused(capsys, "--ensemble", "new-soup", "drawn-soup", "--soup")
+    assert "runs/new-soup and runs/drawn-soup differ in their pretrained weights" in message
+    assert multitask_classifier.main(["--ensemble", "new-soup", "new", "--soup", "--run", "runs/again"]) == 0
     assert "wants two runs or more" in refused(capsys, "--ensemble", "one", "--soup")
     assert "--soup: of which runs: name them, --ensemble RUN RUN" in refused(capsys, "--soup")
     assert not (train.root / "runs" / "refused").exists()

@@ -1,6 +1,8 @@
 """Tensors come back from their file, or any one bit that was flipped in it is found."""
 
 import json
+import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import state_dicts
+import tensor_files
 from errors import InputError
 from run import Run
 from tensor_files import DAMAGE, checksum, read_tensors, write_tensors
@@ -52,6 +55,29 @@ def test_any_bit_that_is_flipped_is_found_or_changes_nothing(tmp_path):
             continue
         assert same(found, TENSORS), place
     assert refused > len(content) / 2
+
+
+@pytest.mark.parametrize("read", [lambda path: read_tensors(path), lambda path: state_dicts.read_state(path.parent)])
+def test_who_asks_to_stop_while_it_is_read_is_no_damage(tmp_path, monkeypatch, read):
+    """An interrupt in the middle of a library's own code would come out of it as a ValueError."""
+    path, opened = tmp_path / "model.safetensors", []
+    write_tensors(path, {"a": torch.ones(2), "b": torch.ones(3)}, {})
+
+    @contextmanager
+    def asked(*args, **kwargs):
+        with safe_open(*args, **kwargs) as file:
+            opened.append(True)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as error:
+                raise ValueError("could not determine the shape") from error
+            yield file
+
+    monkeypatch.setattr(tensor_files, "safe_open", asked)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        read(path)
+    assert opened and signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_file_of_somebody_else_has_no_checksum(tmp_path):
