@@ -379,7 +379,7 @@ def test_a_task_of_an_unknown_loss_is_refused_before_files_are_read(command, mon
 def test_separate_models_overwrite_no_run(command, root):
     assert command("--tasks", "sst", "--run", "runs/x/sst").code == 0
     before = (root / "runs/x/sst/best/model.safetensors").read_bytes()
-    refused(command("--schedule", "separate", "--run", "runs/x"), "holds a finished run already: choose another --run")
+    refused(command("--schedule", "separate", "--run", "runs/x"), "runs/x holds runs (sst): choose another --run")
     assert (root / "runs/x/sst/best/model.safetensors").read_bytes() == before
 
 
