@@ -77,7 +77,7 @@ def test_what_it_leaves_is_what_that_model_says(train, made):  # noqa: F811
 
 
 def test_the_same_runs_give_the_same_files(train, made):  # noqa: F811
-    assert multitask_classifier.main(["--ensemble", "one", "two", "three", "--soup", "--run", "runs/new-again"]) == 0
+    assert multitask_classifier.main(["--ensemble", "one", "two", "three", "--soup", "--run", "runs/again"]) == 0
     again = Run(train.root / "runs" / "again")
     for path in [*made.predictions.iterdir(), *made.best.iterdir(), made.outputs]:
         assert (again.folder / path.relative_to(made.folder)).read_bytes() == path.read_bytes(), path
